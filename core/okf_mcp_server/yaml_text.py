@@ -1,0 +1,147 @@
+"""YAML read as text: the one YAML reader of the project.
+
+The C loader composes the tree, and nothing is ever constructed from it: a scalar is the text that
+its author wrote (`010`, `1.10`, `12:30` and `2026-05-01` stay as written), whatever YAML's types
+would make of it. Input is hostile until it has passed `compose_mapping`, which bounds its depth and
+size, refuses custom tags and refuses keys that stand twice (D3).
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+import yaml
+
+from okf_mcp_server.errors import OkfError
+
+Text: TypeAlias = "str | Sequence[Text] | Mapping[str, Text]"
+"""What leaves this module: text, and lists and mappings of text."""
+
+MAX_DEPTH: Final = 32
+"""How many collections may stand inside one another."""
+
+MAX_NODES: Final = 10_000
+"""How many nodes a tree may have, each alias counted as all that it stands for."""
+
+_TAG: Final = "tag:yaml.org,2002:"
+_NULL: Final = _TAG + "null"
+_BOOL: Final = _TAG + "bool"
+_MERGE: Final = _TAG + "merge"
+_KNOWN_TAGS: Final = frozenset(
+    _TAG + name
+    for name in (
+        "binary bool float int map merge null omap pairs seq set str timestamp value".split()
+    )
+)
+_TRUE: Final = frozenset({"true", "yes", "on"})
+
+Entries: TypeAlias = dict[str, tuple[yaml.ScalarNode, yaml.Node]]
+"""A mapping's key, as text, to its key node and its value node, in the author's order."""
+
+
+class YamlTextError(OkfError):
+    """The text is not YAML that we read; `line` counts from 1 and is None where YAML names none."""
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.line = line
+
+
+def compose_mapping(text: str) -> yaml.MappingNode | None:
+    """Read one YAML document whose top is a mapping; None if the top is anything else.
+
+    Raises `YamlTextError` for whatever can't be read: a syntax error, a custom tag, a key that
+    stands twice or isn't text, more than `MAX_DEPTH` levels or `MAX_NODES` nodes.
+    """
+    try:
+        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        reason = error.problem or error.context or "this is not YAML"
+        raise YamlTextError(reason, mark.line + 1 if mark else None) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise YamlTextError(" ".join(str(error).split())) from None
+    if not isinstance(root, yaml.MappingNode):
+        return None
+    _check(root, depth=1, budget=MAX_NODES)
+    return root
+
+
+def entries(node: yaml.MappingNode) -> Entries:
+    """Return the entries of a checked mapping, with merge keys (`<<`) merged in.
+
+    A key that the mapping has itself wins over a merged one, an earlier merge over a later one.
+    """
+    own: Entries = {}
+    merged: Entries = {}
+    for key, value in node.value:
+        if key.tag != _MERGE:
+            own[key.value] = (key, value)
+            continue
+        for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+            for name, entry in entries(source).items():
+                merged.setdefault(name, entry)
+    return {**own, **{name: entry for name, entry in merged.items() if name not in own}}
+
+
+def to_text(node: yaml.Node) -> Text:
+    """Return a checked node as text, a tuple, or a read-only mapping of text."""
+    if isinstance(node, yaml.MappingNode):
+        return MappingProxyType({key: to_text(value) for key, (_, value) in entries(node).items()})
+    if isinstance(node, yaml.SequenceNode):
+        return tuple(to_text(child) for child in node.value)
+    return str(node.value)
+
+
+def is_true(node: yaml.Node) -> bool:
+    """Say whether YAML 1.1 reads this node as the boolean true (`true`, `yes`, `on`)."""
+    return node.tag == _BOOL and str(node.value).lower() in _TRUE
+
+
+def is_null(node: yaml.Node) -> bool:
+    """Say whether YAML reads this node as no value at all (nothing, `~`, `null`)."""
+    return node.tag == _NULL
+
+
+def line_of(node: yaml.Node) -> int:
+    """Return the line on which a node begins, counted from 1."""
+    return node.start_mark.line + 1
+
+
+def _check(node: yaml.Node, *, depth: int, budget: int) -> int:
+    """Check a node and all below it; return how much of `budget` is left.
+
+    A node that contains itself ends at `MAX_DEPTH`.
+    """
+    budget -= 1
+    if budget < 0:
+        raise YamlTextError(f"more than {MAX_NODES} values, aliases expanded", line_of(node))
+    if node.tag not in _KNOWN_TAGS:
+        raise YamlTextError(f"the tag {node.tag} is not allowed", line_of(node))
+    if isinstance(node, yaml.ScalarNode):
+        return budget
+    if depth > MAX_DEPTH:
+        raise YamlTextError(f"nested deeper than {MAX_DEPTH} levels", line_of(node))
+    if isinstance(node, yaml.SequenceNode):
+        for child in node.value:
+            budget = _check(child, depth=depth + 1, budget=budget)
+        return budget
+    seen: set[str] = set()
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise YamlTextError("a key must be text", line_of(key))
+        if key.value in seen:
+            raise YamlTextError(f"the key {key.value!r} stands twice", line_of(key))
+        seen.add(key.value)
+        budget = _check(key, depth=depth + 1, budget=budget)
+        budget = _check(value, depth=depth + 1, budget=budget)
+        if key.tag == _MERGE:
+            _check_merge(value)
+    return budget
+
+
+def _check_merge(value: yaml.Node) -> None:
+    sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
+    if not all(isinstance(source, yaml.MappingNode) for source in sources):
+        raise YamlTextError("'<<' merges mappings only", line_of(value))

@@ -1,0 +1,1 @@
+"""Many owners, kept fresh from git and served over HTTP."""
