@@ -1,0 +1,257 @@
+"""What one exported file is to its readers: the rules D1 and D4 to D9.
+
+Reading is in two steps. `read_page` judges a file's bytes alone, so that its result can be kept for
+as long as the same bytes are found anywhere; `place` adds what depends on where the file lies: the
+fallback id and title, and the URI.
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import PurePosixPath
+from typing import Final, Literal
+from urllib.parse import quote
+
+from okf_mcp_server.errors import OkfError
+from okf_mcp_server.frontmatter import Frontmatter, FrontmatterError, decode, read_frontmatter
+from okf_mcp_server.yaml_text import Text
+
+MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
+"""How large a file may be (D4)."""
+
+MAX_DESCRIPTION_CHARACTERS: Final = 500
+"""Where a description is cut (D8)."""
+
+MAX_URI_CHARACTERS: Final = 4096
+"""How long a URI may be: clients of 2026-07-28 send it in a request header."""
+
+_PCHAR: Final = "-._~!$&'()*+,;=:@"
+"""What RFC 3986 allows in a path segment as it is, beyond letters and digits."""
+
+_NOT_ALPHANUMERIC: Final = re.compile(r"[\W_]+")
+_HEADING: Final = re.compile(r" {0,3}#{1,6}(?:[ \t]|$)")
+_UNDERLINE: Final = re.compile(r" {0,3}(?:=+|-+)[ \t]*$")
+_RULE: Final = re.compile(r" {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$")
+_CODE_FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})")
+_COMMENT: Final = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An exported Markdown file."""
+
+    uri: str
+    """`knowledge://{owner}/{type-slug}/{id}`, ASCII."""
+    id: str
+    """The stable name of the document within its owner."""
+    type: str
+    """As the author wrote it, trimmed."""
+    type_slug: str
+    title: str
+    """The frontmatter's `title`, else the file's stem."""
+    description: str
+    """At most `MAX_DESCRIPTION_CHARACTERS` characters; empty if there is nothing to take."""
+    path: PurePosixPath
+    """Relative to the repository's top level."""
+    content: str
+    """The body: no frontmatter, no white space at either end."""
+    content_hash: str
+    """`sha256:` and the hexadecimal digest of `content` as UTF-8."""
+    size: int
+    """The length of `content` as UTF-8, in bytes."""
+    fields: Mapping[str, Text]
+    """The frontmatter, as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """What is wrong with a file or a scan root, for the person who can mend it."""
+
+    rule: str
+    severity: Severity
+    path: str
+    """Relative to the repository's top level, safe to print and to encode."""
+    line: int
+    """Counted from 1; 1 where the fault is the whole file's."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What the bytes of an exported file say, wherever the file lies."""
+
+    id: str | None
+    type: str
+    type_slug: str
+    title: str | None
+    description: str
+    content: str
+    content_hash: str
+    size: int
+    fields: Mapping[str, Text]
+    id_line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a file can't be served, wherever it lies: a diagnostic without its path."""
+
+    rule: str
+    message: str
+    line: int = 1
+    severity: Severity = "warning"
+
+    def at(self, path: PurePosixPath) -> Diagnostic:
+        """Return the diagnostic of the file at `path`."""
+        return Diagnostic(self.rule, self.severity, printable(path), self.line, self.message)
+
+
+class DocumentError(OkfError):
+    """A file can't be served because of `fault`."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
+def read_page(raw: bytes) -> Page | None:
+    """Read a file's bytes; None if the file doesn't opt in (D1).
+
+    Raises `DocumentError`: `unreadable` (D4), or `missing-type` for a file that says
+    `export: true` without a usable type.
+    """
+    if len(raw) > MAX_DOCUMENT_BYTES:
+        raise DocumentError(too_large(len(raw)))
+    try:
+        text = decode(raw)
+        frontmatter = read_frontmatter(text)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        fault = Fault("unreadable", "not UTF-8; save the file as UTF-8", line)
+        raise DocumentError(fault) from None
+    except FrontmatterError as error:
+        message = f"the frontmatter can't be read: {error.reason}"
+        raise DocumentError(Fault("unreadable", message, error.line)) from None
+    if frontmatter is None or not frontmatter.export:
+        return None
+    return _page(frontmatter)
+
+
+def too_large(size: int) -> Fault:
+    """Return the fault of a file of `size` bytes, which is over `MAX_DOCUMENT_BYTES`."""
+    limit = MAX_DOCUMENT_BYTES // 1024 // 1024
+    return Fault("unreadable", f"{size} bytes; a document has {limit} MiB at most")
+
+
+def place(page: Page, path: PurePosixPath, owner: str) -> Document:
+    """Return the document that a page is at `path` of `owner`.
+
+    Raises `DocumentError` if no URI can be made of its id (D7).
+    """
+    document_id = page.id or extract_id(path)
+    if document_id in {".", ".."}:
+        message = f"the id {document_id!r} can't stand in a URI; give the file another id"
+        raise DocumentError(Fault("invalid-id", message, page.id_line))
+    uri = f"knowledge://{_segment(owner)}/{_segment(page.type_slug)}/{_segment(document_id)}"
+    if len(uri) > MAX_URI_CHARACTERS:
+        message = f"the URI would be longer than {MAX_URI_CHARACTERS} characters; shorten the id"
+        raise DocumentError(Fault("invalid-id", message, page.id_line))
+    return Document(
+        uri=uri,
+        id=document_id,
+        type=page.type,
+        type_slug=page.type_slug,
+        title=page.title or path.stem,
+        description=page.description,
+        path=path,
+        content=page.content,
+        content_hash=page.content_hash,
+        size=page.size,
+        fields=page.fields,
+    )
+
+
+def extract_id(path: PurePosixPath) -> str:
+    """Return the id that a file without one in its frontmatter has (D5).
+
+    It is the first token of the stem: `doc-7 - Partner.md` is `doc-7`.
+    """
+    return next(iter(path.stem.split()), path.stem)
+
+
+def slugify_type(document_type: str) -> str:
+    """Return a type as a URI shows it; empty if it has no letter and no digit (D6).
+
+    Lower case, each run of other characters one `-`, none at either end. Letters and digits of any
+    script count, after NFC: `Architecture Decision` is `architecture-decision`.
+    """
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", document_type).lower())
+    return _NOT_ALPHANUMERIC.sub("-", folded).strip("-")
+
+
+def printable(path: PurePosixPath) -> str:
+    """Return a path as text that can be printed on one line and encoded as UTF-8.
+
+    A byte that is not UTF-8 and a control character are shown as escapes.
+    """
+    text = str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _page(frontmatter: Frontmatter) -> Page:
+    document_type = frontmatter.scalar("type")
+    slug = slugify_type(document_type) if document_type else ""
+    if document_type is None or not slug:
+        line = frontmatter.lines.get("type") or frontmatter.lines["export"]
+        message = "export is true, but there is no usable type; add one, such as 'type: Note'"
+        raise DocumentError(Fault("missing-type", message, line, severity="error"))
+    content = frontmatter.body.strip()
+    encoded = content.encode()
+    declared = frontmatter.scalar("description")
+    return Page(
+        id=frontmatter.scalar("id"),
+        type=document_type,
+        type_slug=slug,
+        title=frontmatter.scalar("title"),
+        description=(declared or _first_paragraph(content))[:MAX_DESCRIPTION_CHARACTERS],
+        content=content,
+        content_hash=f"sha256:{sha256(encoded).hexdigest()}",
+        size=len(encoded),
+        fields=frontmatter.fields,
+        id_line=frontmatter.lines.get("id", 1),
+    )
+
+
+def _segment(text: str) -> str:
+    return quote(text, safe=_PCHAR)
+
+
+def _first_paragraph(content: str) -> str:
+    """Return the first paragraph that is not a heading, its lines joined by a space (D8).
+
+    Comments, thematic breaks and code blocks are no paragraphs either.
+    """
+    paragraph: list[str] = []
+    code_fence = ""
+    for line in _COMMENT.sub("", content).split("\n"):
+        if code_fence:
+            if line.strip().startswith(code_fence):
+                code_fence = ""
+            continue
+        if paragraph and _UNDERLINE.match(line):
+            paragraph.clear()  # what stood above was a heading
+            continue
+        fence = _CODE_FENCE.match(line)
+        if fence or not line.strip() or _HEADING.match(line) or _RULE.match(line):
+            if paragraph:
+                break
+            code_fence = fence[1] if fence else ""
+            continue
+        paragraph.append(line.strip())
+        if sum(map(len, paragraph)) > MAX_DESCRIPTION_CHARACTERS:
+            break
+    return " ".join(paragraph)

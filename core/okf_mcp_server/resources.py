@@ -1,0 +1,95 @@
+"""Documents as MCP resources: list and read (D8, D11)."""
+
+import base64
+import binascii
+import json
+from bisect import bisect_right
+from typing import Any, Final, TypeGuard, cast
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from okf_mcp_server.documents import Document
+from okf_mcp_server.snapshot import OrderKey, Snapshot
+
+PAGE_SIZE: Final = 1000
+"""How many resources one page of `resources/list` holds (D11)."""
+
+MIME_TYPE: Final = "text/markdown"
+
+_RESOURCE_NOT_FOUND: Final = -32002
+"""What versions before 2026-07-28 call it; that one forbids the code and uses -32602."""
+
+
+def list_resources(snapshot: Snapshot, cursor: str | None) -> types.ListResourcesResult:
+    """Return the page that follows `cursor`; the first one without.
+
+    A cursor is the place of the last document of its page, so it continues in any snapshot. Raises
+    `MCPError` (invalid params) for one that isn't ours.
+    """
+    start = 0 if cursor is None else bisect_right(snapshot.order, _read_cursor(cursor))
+    end = start + PAGE_SIZE
+    is_last = end >= len(snapshot.documents)
+    return types.ListResourcesResult(
+        resources=[_resource(document) for document in snapshot.documents[start:end]],
+        next_cursor=None if is_last else _write_cursor(snapshot.order[end - 1]),
+        _meta=_commit_meta(snapshot),
+    )
+
+
+def read_resource(snapshot: Snapshot, uri: str, protocol_version: str) -> types.ReadResourceResult:
+    """Return the content of the document at `uri`.
+
+    Raises `MCPError` with the URI in its data if there is none, with the code of the version.
+    """
+    document = snapshot.by_uri.get(uri)
+    if document is None:
+        is_legacy = protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+        code = _RESOURCE_NOT_FOUND if is_legacy else types.INVALID_PARAMS
+        raise MCPError(code, "Resource not found", {"uri": uri})
+    contents = types.TextResourceContents(
+        uri=document.uri, mime_type=MIME_TYPE, text=document.content, _meta=_hash_meta(document)
+    )
+    return types.ReadResourceResult(contents=[contents], _meta=_commit_meta(snapshot))
+
+
+def _resource(document: Document) -> types.Resource:
+    return types.Resource(
+        uri=document.uri,
+        name=document.title,
+        title=document.title,
+        description=document.description or None,
+        mime_type=MIME_TYPE,
+        size=document.size,
+        _meta=_hash_meta(document),
+    )
+
+
+def _hash_meta(document: Document) -> dict[str, Any]:
+    return {"content_hash": document.content_hash}
+
+
+def _commit_meta(snapshot: Snapshot) -> dict[str, Any] | None:
+    return {"served_commit": snapshot.commit} if snapshot.commit else None
+
+
+def _write_cursor(key: OrderKey) -> str:
+    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode()
+
+
+def _read_cursor(cursor: str) -> OrderKey:
+    try:
+        key = json.loads(base64.b64decode(cursor.encode(), altchars=b"-_", validate=True))
+    except (ValueError, binascii.Error, RecursionError):
+        key = None
+    if not _is_order_key(key):
+        raise MCPError(types.INVALID_PARAMS, "Invalid cursor")
+    return key[0], key[1]
+
+
+def _is_order_key(value: object) -> TypeGuard[list[Any]]:
+    if not isinstance(value, list) or len(cast(list[object], value)) != 2:
+        return False
+    root, path = cast(list[object], value)
+    return type(root) is int and root >= 0 and isinstance(path, str)

@@ -1,0 +1,72 @@
+"""The MCP server of one owner, which the stdio server and the gateway share."""
+
+import logging
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, Final, TypeAlias
+
+import mcp_types as types
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel.server import Server
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from okf_mcp_server.resources import list_resources, read_resource
+from okf_mcp_server.snapshot import Snapshot
+
+Context: TypeAlias = ServerRequestContext[Any, Any]
+
+DISTRIBUTION: Final = "okf-mcp-server"
+
+log = logging.getLogger(__name__)
+
+
+def build_server(owner: str, current: Callable[[], Snapshot]) -> Server[Any]:
+    """Return the MCP server of `owner`.
+
+    `current` is called once for each request and returns the snapshot that the answer is made of,
+    so that an answer belongs to one commit.
+    """
+
+    async def on_list_resources(
+        _: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        return list_resources(current(), params.cursor if params else None)
+
+    async def on_read_resource(
+        context: Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        return read_resource(current(), params.uri, context.protocol_version)
+
+    async def on_list_tools(
+        _: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        if params and params.cursor is not None:
+            raise MCPError(types.INVALID_PARAMS, "Invalid cursor")
+        return types.ListToolsResult(tools=[])
+
+    server: Server[Any] = Server(
+        DISTRIBUTION,
+        version=version(DISTRIBUTION),
+        title=f"Knowledge of {owner}",
+        instructions=(
+            f"The documents that {owner} publishes, as Markdown. List the resources to see what "
+            "there is; read one by its URI. `_meta.content_hash` changes when the content does."
+        ),
+        on_list_resources=on_list_resources,
+        on_read_resource=on_read_resource,
+        on_list_tools=on_list_tools,
+    )
+    server.middleware.append(_mask_errors)
+    return server
+
+
+async def _mask_errors(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Keep the text of an unexpected error from the client: versions before 2026-07-28 send it."""
+    try:
+        return await call_next(ctx)
+    except (MCPError, ValidationError):
+        raise
+    except Exception:
+        log.exception("Request failed: method=%s", ctx.method)
+        raise MCPError(types.INTERNAL_ERROR, "Internal server error") from None

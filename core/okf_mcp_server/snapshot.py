@@ -1,0 +1,204 @@
+"""All documents of one owner at one commit, frozen.
+
+`load_docs` turns a tree of files into a `Snapshot`. Given the previous snapshot, it reads only the
+files whose content that one has not seen: one changed file of thousands costs one parse.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias, TypeVar, cast
+
+from okf_mcp_server.documents import (
+    MAX_DOCUMENT_BYTES,
+    Diagnostic,
+    Document,
+    DocumentError,
+    Fault,
+    Page,
+    place,
+    printable,
+    read_page,
+    too_large,
+)
+from okf_mcp_server.tree import FileTree, TreeEntry
+
+ViewT = TypeVar("ViewT")
+
+Verdict: TypeAlias = Page | Fault | None
+"""What a file's bytes are: an exported page, a fault, or nothing of ours."""
+
+WHOLE_REPOSITORY: Final = (PurePosixPath("."),)
+"""The scan roots of an owner that names none."""
+
+
+OrderKey: TypeAlias = tuple[int, str]
+"""Where a document stands in its snapshot: the index of its scan root, then its path (D11)."""
+
+
+class Snapshot:
+    """All documents of one owner at one commit; nothing in it ever changes."""
+
+    def __init__(
+        self,
+        *,
+        commit: str | None,
+        documents: Sequence[Document],
+        order: Sequence[OrderKey],
+        diagnostics: Sequence[Diagnostic],
+        verdicts: Mapping[str, Verdict],
+        parsed_files: int,
+    ) -> None:
+        self.commit = commit
+        """The full id of the commit; None if the files come from no commit."""
+        self.documents = tuple(documents)
+        """In served order."""
+        self.order = tuple(order)
+        """The key of each document, ascending."""
+        self.by_uri: Mapping[str, Document] = MappingProxyType(
+            {document.uri: document for document in documents}
+        )
+        self.diagnostics = tuple(diagnostics)
+        """In the order of their files."""
+        self.parsed_files = parsed_files
+        """How many files were parsed to make this snapshot; the rest came from the previous one."""
+        self._verdicts = verdicts
+        # Written under the lock by the first caller of each `derive`, then only read.
+        self._views: dict[Callable[[Snapshot], Any], Any] = {}
+        self._views_lock = Lock()
+
+    @property
+    def verdicts(self) -> Mapping[str, Verdict]:
+        """By content key, for the load of the next snapshot."""
+        return self._verdicts
+
+    def derive(self, build: Callable[["Snapshot"], ViewT]) -> ViewT:
+        """Return `build(self)`, built once in the life of this snapshot.
+
+        `build` must be one function object, not a new lambda each time, and small.
+        """
+        if build not in self._views:
+            with self._views_lock:
+                if build not in self._views:
+                    self._views[build] = build(self)
+        return cast(ViewT, self._views[build])
+
+
+def load_docs(
+    tree: FileTree,
+    *,
+    owner: str,
+    roots: Sequence[PurePosixPath] = WHOLE_REPOSITORY,
+    commit: str | None = None,
+    previous: Snapshot | None = None,
+) -> Snapshot:
+    """Load the documents of a tree.
+
+    `roots` are searched in their order, each relative to the tree's top level; `previous` is any
+    earlier snapshot of the same owner. A file that can't be served is a diagnostic, never an error;
+    what the tree itself raises (a lost repository) passes through.
+    """
+    files = _in_order(tree.entries(roots), roots)
+    known: Mapping[str, Verdict] = previous.verdicts if previous else {}
+    verdicts, parsed_files = _judge(tree, [entry for _, entry in files], known)
+    documents: dict[str, Document] = {}
+    order: list[OrderKey] = []
+    diagnostics = [_empty_root(root) for root in roots if not _holds_any(root, files)]
+    for key, entry in files:
+        verdict = verdicts[entry.key]
+        if isinstance(verdict, Page):
+            try:
+                document = _document(verdict, entry.path, owner, documents)
+            except DocumentError as error:
+                verdict = error.fault
+            else:
+                documents[document.uri] = document
+                order.append(key)
+        if isinstance(verdict, Fault):
+            diagnostics.append(verdict.at(entry.path))
+    return Snapshot(
+        commit=commit,
+        documents=tuple(documents.values()),
+        order=order,
+        diagnostics=diagnostics,
+        verdicts=MappingProxyType(verdicts),
+        parsed_files=parsed_files,
+    )
+
+
+def _in_order(
+    entries: Iterable[TreeEntry], roots: Sequence[PurePosixPath]
+) -> list[tuple[OrderKey, TreeEntry]]:
+    """Return the entries in served order; one that lies under two roots belongs to the first."""
+    prefixes = [_prefix(root) for root in roots]
+    keyed: dict[OrderKey, TreeEntry] = {}
+    for entry in entries:
+        path = str(entry.path)
+        root = next(index for index, prefix in enumerate(prefixes) if path.startswith(prefix))
+        keyed[root, path] = entry
+    return sorted(keyed.items())
+
+
+def _holds_any(root: PurePosixPath, files: Sequence[tuple[OrderKey, TreeEntry]]) -> bool:
+    prefix = _prefix(root)
+    return any(path.startswith(prefix) for (_, path), _ in files)
+
+
+def _prefix(root: PurePosixPath) -> str:
+    return "" if root == PurePosixPath(".") else f"{root}/"
+
+
+def _judge(
+    tree: FileTree, entries: Sequence[TreeEntry], known: Mapping[str, Verdict]
+) -> tuple[dict[str, Verdict], int]:
+    """Return the verdict on each content by its key, and how many files were parsed for it.
+
+    Only content that is not `known` is read, and each content once.
+    """
+    verdicts: dict[str, Verdict] = {}
+    unknown: dict[str, TreeEntry] = {}
+    for entry in entries:
+        if entry.key in known:
+            verdicts[entry.key] = known[entry.key]
+        elif entry.size > MAX_DOCUMENT_BYTES:
+            verdicts[entry.key] = too_large(entry.size)
+        else:
+            unknown[entry.key] = entry
+    for entry, raw in tree.read(unknown.values()):
+        verdicts[entry.key] = _verdict(raw)
+    return verdicts, len(unknown)
+
+
+def _verdict(raw: bytes | OSError) -> Verdict:
+    if isinstance(raw, OSError):
+        reason = raw.strerror or type(raw).__name__
+        return Fault("unreadable", f"the file can't be read: {reason}")
+    try:
+        return read_page(raw)
+    except DocumentError as error:
+        return error.fault
+
+
+def _document(
+    page: Page, path: PurePosixPath, owner: str, placed: Mapping[str, Document]
+) -> Document:
+    """Return the document that `page` is at `path`, if its place is free; or `DocumentError`."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        fault = Fault("unreadable", "the file's name is not UTF-8; rename the file")
+        raise DocumentError(fault) from None
+    document = place(page, path, owner)
+    if first := placed.get(document.uri):
+        message = (
+            f"{document.uri} is already the URI of {printable(first.path)}; "
+            "give one of the two another id"
+        )
+        raise DocumentError(Fault("duplicate-uri", message, page.id_line))
+    return document
+
+
+def _empty_root(root: PurePosixPath) -> Diagnostic:
+    message = "this scan root holds no Markdown file; is its name right?"
+    return Fault("empty-root", message).at(root)
