@@ -34,8 +34,12 @@ _NOT_ALPHANUMERIC: Final = re.compile(r"[\W_]+")
 _HEADING: Final = re.compile(r" {0,3}#{1,6}(?:[ \t]|$)")
 _UNDERLINE: Final = re.compile(r" {0,3}(?:=+|-+)[ \t]*$")
 _RULE: Final = re.compile(r" {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$")
-_CODE_FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})")
-_COMMENT: Final = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_NOT_PROSE: Final = re.compile(
+    r"\n {0,3}(?P<fence>`{3,}(?=[^`\n]*$)|~{3,}).*?(?:\n {0,3}(?P=fence)[`~]*[ \t]*$|\Z)"
+    r"|<!--.*?(?P<closing>-->|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
+"""A fenced code block or a comment, to its end or the text's: the `\\Z` keeps it linear."""
 
 Severity = Literal["error", "warning"]
 
@@ -130,7 +134,7 @@ def read_page(raw: bytes) -> Page | None:
         text = decode(raw)
         frontmatter = read_frontmatter(text)
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
+        line = decode(error.object[: error.start]).count("\n") + 1
         fault = Fault("unreadable", "not UTF-8; save the file as UTF-8", line)
         raise DocumentError(fault) from None
     except FrontmatterError as error:
@@ -233,25 +237,30 @@ def _segment(text: str) -> str:
 def _first_paragraph(content: str) -> str:
     """Return the first paragraph that is not a heading, its lines joined by a space (D8).
 
-    Comments, thematic breaks and code blocks are no paragraphs either.
+    Comments, thematic breaks and fenced code blocks are no paragraphs either.
     """
     paragraph: list[str] = []
-    code_fence = ""
-    for line in _COMMENT.sub("", content).split("\n"):
-        if code_fence:
-            if line.strip().startswith(code_fence):
-                code_fence = ""
-            continue
+    for line in _NOT_PROSE.sub(_without, f"\n{content}").split("\n"):
         if paragraph and _UNDERLINE.match(line):
             paragraph.clear()  # what stood above was a heading
             continue
-        fence = _CODE_FENCE.match(line)
-        if fence or not line.strip() or _HEADING.match(line) or _RULE.match(line):
+        if not line.strip() or _HEADING.match(line) or _RULE.match(line):
             if paragraph:
                 break
-            code_fence = fence[1] if fence else ""
             continue
         paragraph.append(line.strip())
         if sum(map(len, paragraph)) > MAX_DESCRIPTION_CHARACTERS:
             break
     return " ".join(paragraph)
+
+
+def _without(found: re.Match[str]) -> str:
+    """Return what stays of a code block or a comment.
+
+    That is an empty line, or nothing; but all of it if it only looks like a comment, for one that
+    is not closed stands at the head of a line, as in CommonMark.
+    """
+    if found["fence"]:
+        return "\n"
+    is_text = not found["closing"] and found.string[found.start() - 1] != "\n"
+    return found[0] if is_text else ""

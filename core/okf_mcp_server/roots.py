@@ -26,6 +26,10 @@ class RootsError(OkfError):
     """A scan root lies outside the repository, or isn't a relative path."""
 
 
+class OwnerError(OkfError):
+    """The owner's name can't stand in a URI."""
+
+
 def find_top(folder: Path) -> Path | None:
     """Return the top level of the git work tree that `folder` is in; None if there is none."""
     try:
@@ -61,10 +65,15 @@ def choose_roots(
 def choose_owner(flag: str | None, environ: Mapping[str, str], top: Path | None, cwd: Path) -> str:
     """Return the owner's name: the flag, else `OKF_MCP_OWNER`, else the name of a folder.
 
-    The folder is the repository's top level, or the working directory where there is none.
+    The folder is the repository's top level, or the working directory where there is none. Raises
+    `OwnerError` for a name that no URI can hold.
     """
     named = (flag or "").strip() or environ.get(OWNER_VARIABLE, "").strip()
-    return named or (top or cwd.resolve()).name or "owner"
+    name = named or (top or cwd.resolve()).name or "owner"
+    if name in {".", ".."} or any("\ud800" <= character <= "\udfff" for character in name):
+        message = f"the owner's name {name!r} can't stand in a URI; give another one with --owner"
+        raise OwnerError(message)
+    return name
 
 
 def _root(text: str) -> PurePosixPath:

@@ -6,7 +6,7 @@ files whose content that one has not seen: one changed file of thousands costs o
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
-from threading import Lock
+from threading import RLock
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
@@ -64,9 +64,10 @@ class Snapshot:
         self.parsed_files = parsed_files
         """How many files were parsed to make this snapshot; the rest came from the previous one."""
         self._verdicts = verdicts
-        # Written under the lock by the first caller of each `derive`, then only read.
+        # Written under the lock by the first caller of each `derive`, then only read. The lock is
+        # reentrant, for one view may be built of another.
         self._views: dict[Callable[[Snapshot], Any], Any] = {}
-        self._views_lock = Lock()
+        self._views_lock = RLock()
 
     @property
     def verdicts(self) -> Mapping[str, Verdict]:

@@ -45,7 +45,8 @@ def run(
     """Serve a repository over MCP on stdin and stdout until stdin closes.
 
     `roots` is comma-separated text or a sequence of folders, `base_dir` a folder of the repository
-    (the working directory). Raises `RootsError` for a root that leaves the repository.
+    (the working directory). Raises `RootsError` for a root that leaves the repository, `OwnerError`
+    for a name that no URI can hold.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     logging.getLogger("mcp").setLevel(logging.WARNING)

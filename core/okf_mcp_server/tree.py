@@ -59,7 +59,8 @@ class WorkingTree:
                 yield entry, error
 
     def _holds_link(self, root: PurePosixPath) -> bool:
-        return any((self._top / path).is_symlink() for path in (root, *root.parents[:-1]))
+        below_top = [root, *root.parents][:-1]
+        return any(os.path.islink(self._top / path) for path in below_top)
 
     def _walk(self, root: Path) -> Iterator[TreeEntry]:
         for folder, folders, files in os.walk(root, followlinks=False):
@@ -68,9 +69,13 @@ class WorkingTree:
                 if not name.endswith(SUFFIX):
                     continue
                 path = Path(folder, name)
-                status = path.lstat()
+                relative = PurePosixPath(path.relative_to(self._top).as_posix())
+                try:
+                    status = path.lstat()
+                except OSError:  # a folder that may only be listed: let `read` say so
+                    yield TreeEntry(relative, f"unknown:{relative}", 0)
+                    continue
                 if stat.S_ISREG(status.st_mode):
-                    relative = PurePosixPath(path.relative_to(self._top).as_posix())
                     key = f"{status.st_ino}:{status.st_mtime_ns}:{status.st_size}"
                     yield TreeEntry(relative, key, status.st_size)
 

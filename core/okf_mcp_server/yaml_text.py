@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import yaml
+from yaml.reader import ReaderError
 
 from okf_mcp_server.errors import OkfError
 
@@ -35,6 +36,13 @@ _KNOWN_TAGS: Final = frozenset(
 )
 _TRUE: Final = frozenset({"true", "yes", "on"})
 
+_STAND_INS: Final = {0x85: 0xFFFFF, 0x2028: 0x10FFFE, 0x2029: 0x10FFFF}
+"""YAML 1.1 ends a line at these three, we don't (D2): the parser sees noncharacters instead."""
+_STOOD_FOR: Final = {stand_in: character for character, stand_in in _STAND_INS.items()}
+
+_SHOWN_CHARACTERS: Final = 60
+"""How much of the author's text a reason quotes."""
+
 Entries: TypeAlias = dict[str, tuple[yaml.ScalarNode, yaml.Node]]
 """A mapping's key, as text, to its key node and its value node, in the author's order."""
 
@@ -54,8 +62,13 @@ def compose_mapping(text: str) -> yaml.MappingNode | None:
     Raises `YamlTextError` for whatever can't be read: a syntax error, a custom tag, a key that
     stands twice or isn't text, more than `MAX_DEPTH` levels or `MAX_NODES` nodes.
     """
+    needs_stand_ins = any(chr(character) in text for character in _STAND_INS)
+    source = text.translate(_STAND_INS) if needs_stand_ins else text
     try:
-        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+        root = yaml.compose(source, Loader=yaml.CSafeLoader)
+    except ReaderError as error:
+        line = source.encode()[: error.position].count(b"\n") + 1
+        raise YamlTextError(f"the character #x{error.character:02x} is not allowed", line) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = error.problem or error.context or "this is not YAML"
@@ -65,6 +78,8 @@ def compose_mapping(text: str) -> yaml.MappingNode | None:
     if not isinstance(root, yaml.MappingNode):
         return None
     _check(root, depth=1, budget=MAX_NODES)
+    if needs_stand_ins:
+        _restore(root)
     return root
 
 
@@ -118,7 +133,7 @@ def _check(node: yaml.Node, *, depth: int, budget: int) -> int:
     if budget < 0:
         raise YamlTextError(f"more than {MAX_NODES} values, aliases expanded", line_of(node))
     if node.tag not in _KNOWN_TAGS:
-        raise YamlTextError(f"the tag {node.tag} is not allowed", line_of(node))
+        raise YamlTextError(f"the tag {_shown(node.tag)} is not allowed", line_of(node))
     if isinstance(node, yaml.ScalarNode):
         return budget
     if depth > MAX_DEPTH:
@@ -132,7 +147,7 @@ def _check(node: yaml.Node, *, depth: int, budget: int) -> int:
         if not isinstance(key, yaml.ScalarNode):
             raise YamlTextError("a key must be text", line_of(key))
         if key.value in seen:
-            raise YamlTextError(f"the key {key.value!r} stands twice", line_of(key))
+            raise YamlTextError(f"the key {_shown(key.value)} stands twice", line_of(key))
         seen.add(key.value)
         budget = _check(key, depth=depth + 1, budget=budget)
         budget = _check(value, depth=depth + 1, budget=budget)
@@ -145,3 +160,22 @@ def _check_merge(value: yaml.Node) -> None:
     sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
     if not all(isinstance(source, yaml.MappingNode) for source in sources):
         raise YamlTextError("'<<' merges mappings only", line_of(value))
+
+
+def _shown(text: str) -> str:
+    """Return the author's text as a reason may quote it: short, on one line, without controls."""
+    is_long = len(text) > _SHOWN_CHARACTERS
+    return repr(text[:_SHOWN_CHARACTERS] + "…" if is_long else text)
+
+
+def _restore(node: yaml.Node) -> None:
+    """Put the characters back for which others stood in, in a checked node and all below it."""
+    if isinstance(node, yaml.ScalarNode):
+        node.value = node.value.translate(_STOOD_FOR)
+    elif isinstance(node, yaml.SequenceNode):
+        for child in node.value:
+            _restore(child)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            _restore(key)
+            _restore(value)

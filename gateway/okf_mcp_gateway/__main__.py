@@ -1,0 +1,145 @@
+"""The console script `okf-mcp-gateway`: configuration -> application -> uvicorn."""
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import uvicorn
+
+from okf_mcp_gateway.app import build_app
+from okf_mcp_gateway.cache import hold_cache
+from okf_mcp_gateway.config import ConfigError, Configuration, load_configuration
+from okf_mcp_gateway.logs import configure_logging
+from okf_mcp_gateway.scrub import Scrubber
+from okf_mcp_gateway.source.process import Git
+from okf_mcp_gateway.state import SystemClock
+from okf_mcp_server.errors import OkfError
+
+STOP_SECONDS: Final = 4
+"""How long running requests may take to finish once the gateway stops (P8)."""
+
+KEEP_ALIVE_SECONDS: Final = 75
+"""How long an idle connection is kept: longer than most clients keep theirs."""
+
+log = logging.getLogger(__name__)
+
+
+class StartError(OkfError):
+    """The gateway can't start."""
+
+
+def main() -> None:
+    """Run the command line; a fault at the start is a sentence on stderr and status 1 (G1)."""
+    parser = argparse.ArgumentParser(
+        prog="okf-mcp-gateway",
+        description="Serve the exported Markdown of many git repositories over MCP.",
+        epilog="Settings come from the environment, or from .env in the working directory.",
+    )
+    parser.add_argument("--version", action="version", version=version("okf-mcp-server"))
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    commands.add_parser("check", help="check the configuration, and do no more")
+    command = parser.parse_args().command
+    try:
+        configuration = load_configuration(os.environ, Path.cwd())
+        if command == "check":
+            print(f"The configuration is good: {len(configuration.registry.owners)} owners.")
+        else:
+            serve(configuration, os.environ)
+    except ConfigError as error:
+        sys.exit("\n".join(f"okf-mcp-gateway: {fault}" for fault in error.faults))
+    except OkfError as error:
+        sys.exit(f"okf-mcp-gateway: {error}")
+
+
+def serve(
+    configuration: Configuration,
+    environ: Mapping[str, str],
+    *,
+    on_listening: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT; `on_listening` gets the address once requests are answered.
+
+    Raises `OkfError` if the gateway can't start.
+    """
+    settings = configuration.settings
+    scrubber = Scrubber(configuration.secrets, cache_dir=settings.cache_dir)
+    configure_logging(settings, scrubber)
+    with hold_cache(settings.cache_dir) as home, _listen(settings.host, settings.port) as listener:
+        git = Git(environ=environ, home=home, deadline_seconds=settings.git_timeout_seconds)
+        app = build_app(configuration, git=git, scrubber=scrubber, clock=SystemClock())
+        options = uvicorn.Config(
+            app,
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        # uvicorn raises the signal that stopped it again once it is done; the work is done then.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _ignore)
+        _Server(options, git, on_listening).run(sockets=[listener])
+        log.info("Stopped")
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which stops git first: whoever waits for a pull is answered with what there is."""
+
+    def __init__(
+        self, options: uvicorn.Config, git: Git, on_listening: Callable[[str], None] | None
+    ) -> None:
+        super().__init__(options)
+        self._git = git
+        self._on_listening = on_listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and sockets:
+            host, port = sockets[0].getsockname()[:2]
+            address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            log.info("Listening: address=%s loop=uvloop parser=httptools", address)
+            if self._on_listening:
+                self._on_listening(address)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        log.info("Stopping")
+        self._git.close()
+        await super().shutdown(sockets)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise StartError(f"can't listen on {host}: {error.strerror}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise StartError(f"can't listen on {host} port {port}: {error.strerror}") from None
+    return listener
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing, unlike `SIG_IGN`, which the git processes would inherit."""
+
+
+if __name__ == "__main__":
+    main()

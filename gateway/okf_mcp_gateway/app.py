@@ -1,0 +1,96 @@
+"""The one place where parts meet: configuration in, ASGI application out."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+import anyio
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from okf_mcp_gateway.auth import AllowedOrigins, BearerAuth, OriginGuard
+from okf_mcp_gateway.config import Configuration
+from okf_mcp_gateway.owners import Owner, PullSlots
+from okf_mcp_gateway.routes.config import config_route
+from okf_mcp_gateway.routes.health import health_route
+from okf_mcp_gateway.routes.mcp import ServedOwner, mcp_routes
+from okf_mcp_gateway.routes.refresh import refresh_route
+from okf_mcp_gateway.routes.rendering import crash_response, error_response
+from okf_mcp_gateway.routes.status import status_route
+from okf_mcp_gateway.scrub import Scrubber
+from okf_mcp_gateway.source.mirror import Mirror
+from okf_mcp_gateway.source.process import Git
+from okf_mcp_gateway.state import Clock
+from okf_mcp_server.server import build_server
+
+
+def build_app(
+    configuration: Configuration, *, git: Git, scrubber: Scrubber, clock: Clock
+) -> Starlette:
+    """Return the gateway as an ASGI application.
+
+    Its lifespan runs the owners: it begins to pull when it starts, and stops `git` when it ends.
+    """
+    settings = configuration.settings
+    owners = _owners(configuration, git, scrubber, clock)
+    served = {name: _serve(owner) for name, owner in owners.items()}
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        async with AsyncExitStack() as stack:
+            for one in served.values():
+                await stack.enter_async_context(one.sessions.run())
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            for owner in owners.values():
+                tasks.start_soon(owner.run)
+            try:
+                yield
+            finally:
+                git.close()
+                tasks.cancel_scope.cancel()
+
+    return Starlette(
+        routes=[
+            health_route(),
+            config_route(configuration),
+            status_route(owners, clock),
+            refresh_route(owners),
+            *mcp_routes(served, clock),
+        ],
+        middleware=[
+            Middleware(AllowedOrigins, origins=settings.allowed_origins),
+            Middleware(BearerAuth, token=settings.token),
+            Middleware(OriginGuard, origins=settings.allowed_origins),
+        ],
+        exception_handlers={HTTPException: error_response, Exception: crash_response},
+        lifespan=lifespan,
+    )
+
+
+def _owners(
+    configuration: Configuration, git: Git, scrubber: Scrubber, clock: Clock
+) -> Mapping[str, Owner]:
+    settings, slots = configuration.settings, PullSlots()
+    return {
+        name: Owner(
+            config,
+            Mirror(config, settings.cache_dir, git),
+            slots=slots,
+            clock=clock,
+            scrub=partial(scrubber.scrub, url=config.url),
+            pull_wait_seconds=settings.pull_wait_seconds,
+        )
+        for name, config in configuration.registry.owners.items()
+    }
+
+
+def _serve(owner: Owner) -> ServedOwner:
+    """Return the owner with its MCP server: stateless, so that a restart goes unnoticed (H2).
+
+    Any `Host` works, since the token guards the endpoint and not the name it is reached by.
+    """
+    server = build_server(owner.config.name, owner.current)
+    sessions = StreamableHTTPSessionManager(server, stateless=True, json_response=True)
+    return ServedOwner(owner, sessions)

@@ -1,0 +1,100 @@
+"""Who may ask: the north token, and the origins that a browser may ask from (H1, H2)."""
+
+import hmac
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from okf_mcp_gateway.scrub import Secret
+
+PROBED_PREFIX: Final = "/.well-known/"
+"""Clients probe it without a token, and start OAuth flows unless it is a plain 404."""
+
+_ALLOWED_HEADERS: Final = (
+    "authorization",
+    "content-type",
+    "mcp-method",
+    "mcp-name",
+    "mcp-protocol-version",
+)
+
+
+class BearerAuth:
+    """Lets a request pass that carries the north token; all others are 401, before any routing.
+
+    So nobody without the token can tell which owners exist.
+    """
+
+    def __init__(self, app: ASGIApp, token: Secret) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 401, or hand the request on."""
+        if scope["type"] == "http" and scope["path"].startswith(PROBED_PREFIX):
+            await JSONResponse({"error": "not found"}, status_code=404)(scope, receive, send)
+        elif scope["type"] != "http" or _is_health(scope) or self._holds_token(scope):
+            await self._app(scope, receive, send)
+        else:
+            headers = {"WWW-Authenticate": "Bearer"}
+            error = {"error": "a bearer token is required: Authorization: Bearer <token>"}
+            await JSONResponse(error, status_code=401, headers=headers)(scope, receive, send)
+
+    def _holds_token(self, scope: Scope) -> bool:
+        token = self._token.reveal()
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if token is None or len(given) != 1:
+            return False
+        scheme, _, credential = given[0].partition(b" ")
+        matches = hmac.compare_digest(credential.strip(), token.encode())
+        return matches and scheme.lower() == b"bearer"
+
+
+class AllowedOrigins:
+    """Answers browsers: CORS for an allowed `Origin`, its preflight without a token."""
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
+        self._app = app
+        self._origins = frozenset(origins)
+        self._cors = CORSMiddleware(
+            app,
+            allow_origins=origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=_ALLOWED_HEADERS,
+            expose_headers=["retry-after", "www-authenticate"],
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand the request on, and add to the answer what the browser needs."""
+        origin = Headers(scope=scope).get("origin") if scope["type"] == "http" else None
+        app = self._cors if origin in self._origins else self._app
+        await app(scope, receive, send)
+
+
+class OriginGuard:
+    """Answers 403 to an `Origin` that is not allowed: the specification's rule for MCP over HTTP.
+
+    It stands behind the token, so that a stranger gets 401 whatever the origin.
+    """
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
+        self._app = app
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 403, or hand the request on."""
+        if scope["type"] == "http" and not _is_health(scope):
+            origin = Headers(scope=scope).get("origin")
+            if origin is not None and origin not in self._origins:
+                error = {"error": "this origin is not allowed: see OKF_GATEWAY_ALLOWED_ORIGINS"}
+                await JSONResponse(error, status_code=403)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _is_health(scope: Scope) -> bool:
+    return scope["path"] == "/healthz" and scope["method"] in {"GET", "HEAD"}

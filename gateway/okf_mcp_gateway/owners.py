@@ -1,0 +1,286 @@
+"""One owner: what it serves now, and the pulls that keep that fresh.
+
+An owner is read by every request and written by its own task alone, by one assignment to `state`;
+nobody who reads takes a lock. All of it lives on the event loop but the pull itself, which works in
+a thread: git and parsing block.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import urlsplit
+
+from anyio import CapacityLimiter, Event, move_on_after, to_thread
+
+from okf_mcp_gateway.registry import OwnerConfig
+from okf_mcp_gateway.source.error_class import error_class
+from okf_mcp_gateway.source.mirror import Copy, Mirror, SourceError, StoredCopy, Tip
+from okf_mcp_gateway.source.process import GitError, GitStoppedError, GitTimeoutError
+from okf_mcp_gateway.state import (
+    Clock,
+    Instant,
+    OwnerState,
+    PullFault,
+    back_off_seconds,
+    is_due,
+    wait_seconds,
+)
+from okf_mcp_server.snapshot import Snapshot, load_docs
+
+MAX_PULLS: Final = 16
+"""How many pulls run at a time. A pull runs one git command at a time, so this bounds those too."""
+
+MAX_PULLS_PER_HOST: Final = 4
+"""How many of them talk to one host, so that a slow one leaves room for the others (P1)."""
+
+MAX_RESTORES: Final = 4
+"""How many cached copies are loaded at a time at the start."""
+
+log = logging.getLogger(__name__)
+
+
+class PullSlots:
+    """The room that the pulls of all owners share."""
+
+    def __init__(self) -> None:
+        self.restores = CapacityLimiter(MAX_RESTORES)
+        self.threads = CapacityLimiter(MAX_PULLS)
+        # One limiter a host, made when its first owner asks; only the event loop writes.
+        self._hosts: dict[str, CapacityLimiter] = {}
+
+    @asynccontextmanager
+    async def of(self, url: str) -> AsyncGenerator[None]:
+        """Hold one of the places of the host of `url`."""
+        host = urlsplit(url).netloc
+        async with self._hosts.setdefault(host, CapacityLimiter(MAX_PULLS_PER_HOST)):
+            yield
+
+
+class Pull:
+    """A pull that was asked for; written by its owner's task."""
+
+    def __init__(self, asked_at: Instant) -> None:
+        self.asked_at = asked_at
+        self.done = Event()
+        self.fault: PullFault | None = None
+        """Why it failed; to be read once `done` is set."""
+
+
+class Owner:
+    """One owner of the registry."""
+
+    def __init__(
+        self,
+        config: OwnerConfig,
+        mirror: Mirror,
+        *,
+        slots: PullSlots,
+        clock: Clock,
+        scrub: Callable[[str], str],
+        pull_wait_seconds: float,
+    ) -> None:
+        """`scrub` takes secrets and our own paths out of what git says."""
+        self.config = config
+        self.state: OwnerState = OwnerState()
+        """What is served; replaced as a whole by the owner's task."""
+        self.next_attempt_at: Instant | None = None
+        """When an owner without content retries by itself; None if it won't, or is about to."""
+        self._mirror = mirror
+        self._slots = slots
+        self._clock = clock
+        self._scrub = scrub
+        self._pull_wait_seconds = pull_wait_seconds
+        # Written on the event loop: by whoever asks for a pull, and by the owner's task.
+        self._running: Pull | None = None
+        self._asked: Pull | None = None
+        self._wake = Event()
+        self._restored = Event()
+
+    def current(self) -> Snapshot:
+        """Return the served snapshot; to be called once a request, and only where there is one."""
+        if self.state.snapshot is None:
+            raise LookupError(f"{self.config.name} has nothing to serve")
+        return self.state.snapshot
+
+    async def ensure_fresh(self) -> None:
+        """Pull if a request finds the owner due, and wait as long as P2 lets it.
+
+        Never raises for the source: the caller gets what there is.
+        """
+        if self.state.snapshot is None:
+            await self._restored.wait()
+        state, now = self.state, self._clock.now()
+        if state.snapshot is not None and not is_due(state, self.config, now):
+            return
+        pull = self._running or self._ask()
+        limit = wait_seconds(state, self._pull_wait_seconds) - now.since(pull.asked_at)
+        if limit > 0:
+            with move_on_after(limit):
+                await pull.done.wait()
+
+    async def refresh(self) -> PullFault | None:
+        """Pull now, whatever the ttl and the back-off say; return why that failed, if it did.
+
+        A pull that runs already doesn't count: its source may have been asked before the caller's
+        push. Callers that wait at the same time share the next one (H3).
+        """
+        pull = self._ask()
+        await pull.done.wait()
+        return pull.fault
+
+    async def run(self) -> None:
+        """Be the owner's task: serve the cached copy, then pull at the start and when asked."""
+        await self._restore()
+        if not (self.config.is_pinned and self.state.snapshot):
+            self._ask()
+        failures = 0
+        while True:
+            await self._next_turn(failures)
+            pull, self._asked = self._asked or Pull(self._clock.now()), None
+            self._running = pull
+            pull.fault = await self._pull()
+            failures = 0 if self.state.snapshot else failures + 1
+            self._running = None
+            pull.done.set()
+
+    def _ask(self) -> Pull:
+        """Return the pull that begins next."""
+        if self._asked is None:
+            self._asked = Pull(self._clock.now())
+            self._wake.set()
+        return self._asked
+
+    async def _next_turn(self, failures: int) -> None:
+        """Wait until a pull is asked for; without content, for the back-off at most (P3)."""
+        seconds = back_off_seconds(failures) if failures else None
+        now = self._clock.now()
+        self.next_attempt_at = None if seconds is None else now.later(seconds)
+        with move_on_after(seconds):
+            await self._wake.wait()
+        self._wake = Event()
+        self.next_attempt_at = None
+
+    async def _restore(self) -> None:
+        """Serve the cached copy, if it is sound, before its source is asked."""
+        try:
+            restored = await to_thread.run_sync(
+                self._load_stored, abandon_on_cancel=True, limiter=self._slots.restores
+            )
+        except GitStoppedError:
+            restored = None
+        except Exception:
+            log.exception("Cached copy not loaded: owner=%s", self.config.name)
+            restored = None
+        if restored is not None:
+            snapshot, stored = restored
+            pulled_at = self._clock.now().back_to(stored.pulled_at)
+            self.state = OwnerState(snapshot, pulled_at=pulled_at, attempted_at=pulled_at)
+            self._log_publish("Serving the cached copy", snapshot)
+        self._restored.set()
+
+    async def _pull(self) -> PullFault | None:
+        """Pull once, and publish the outcome: content, or why there is none."""
+        try:
+            async with self._slots.of(self.config.url):
+                snapshot = await to_thread.run_sync(
+                    self._bring, abandon_on_cancel=True, limiter=self._slots.threads
+                )
+        except GitStoppedError as error:
+            return PullFault("LoadError", str(error))
+        except Exception as error:
+            return self._publish_fault(error)
+        before, now = self.state, self._clock.now()
+        self.state = OwnerState(snapshot, pulled_at=now, attempted_at=now)
+        if before.snapshot is not snapshot:
+            self._log_publish("Published", snapshot)
+        elif before.fault:
+            log.info("Source is back: owner=%s", self.config.name)
+        return None
+
+    def _bring(self) -> Snapshot:
+        """Return the snapshot of the source's tip, on disk too; in a thread."""
+        previous = self.state.snapshot
+        tip = self._mirror.probe()
+        if previous is not None and previous.commit == tip.commit:
+            self._mirror.record_contact(self._clock.now().at)
+            return previous
+        copy, snapshot = self._fetch_and_load(tip, previous)
+        self._mirror.publish(copy, self._clock.now().at)
+        return snapshot
+
+    def _fetch_and_load(self, tip: Tip, previous: Snapshot | None) -> tuple[Copy, Snapshot]:
+        """Bring the tip into the copy on disk, or into a new one if none works (P4)."""
+        if self._mirror.open() is not None:
+            try:
+                copy = self._mirror.fetch(tip)
+                return copy, self._load(copy, previous)
+            except (GitStoppedError, GitTimeoutError):
+                raise
+            except (GitError, SourceError) as error:
+                if isinstance(error, SourceError) and error.timed_out:
+                    raise
+                reason = self._scrub(str(error))
+                log.warning("Cloning anew: owner=%s reason=%s", self.config.name, reason)
+        copy = self._mirror.clone(tip)
+        return copy, self._load(copy, previous)
+
+    def _load_stored(self) -> tuple[Snapshot, StoredCopy] | None:
+        stored = self._mirror.open()
+        try:
+            return (self._load(stored.copy, None), stored) if stored else None
+        except GitStoppedError:
+            raise
+        except GitError as error:
+            reason = self._scrub(str(error))
+            log.warning("Cached copy broken: owner=%s reason=%s", self.config.name, reason)
+            return None
+
+    def _load(self, copy: Copy, previous: Snapshot | None) -> Snapshot:
+        return load_docs(
+            self._mirror.tree(copy),
+            owner=self.config.name,
+            roots=self.config.roots,
+            commit=copy.commit,
+            previous=previous,
+        )
+
+    def _publish_fault(self, error: Exception) -> PullFault:
+        """Publish why a pull failed; what is served stays."""
+        if not isinstance(error, SourceError | GitError | OSError):
+            log.error("Pull failed unexpectedly: owner=%s", self.config.name, exc_info=error)
+        fault = PullFault(
+            type="CloneError" if isinstance(error, SourceError) else "LoadError",
+            message=self._scrub(_sentence(error)),
+            error_class=error_class(error),
+            timed_out=isinstance(error, SourceError) and error.timed_out,
+        )
+        if fault != self.state.fault:
+            log.warning(
+                "Pull failed: owner=%s type=%s message=%s",
+                self.config.name,
+                fault.type,
+                fault.message,
+            )
+        self.state = self.state.failed(fault, self._clock.now())
+        return fault
+
+    def _log_publish(self, event: str, snapshot: Snapshot) -> None:
+        log.info(
+            "%s: owner=%s commit=%s documents=%d parsed=%d diagnostics=%d",
+            event,
+            self.config.name,
+            snapshot.commit,
+            len(snapshot.documents),
+            snapshot.parsed_files,
+            len(snapshot.diagnostics),
+        )
+
+
+def _sentence(error: Exception) -> str:
+    """Return what the operator reads: the text of an error that we know, else only its kind."""
+    if isinstance(error, OSError):
+        return f"{error.strerror or type(error).__name__}: {error.filename or 'the cache'}"
+    if isinstance(error, SourceError | GitError):
+        return str(error)
+    return f"internal error ({type(error).__name__}); the log has the rest"

@@ -1,0 +1,119 @@
+"""`POST /{owner}/mcp`: MCP Streamable HTTP, one SDK server an owner (H2)."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from okf_mcp_gateway.owners import Owner
+from okf_mcp_gateway.state import Clock
+
+CONTENT_FREE_METHODS: Final = frozenset({"initialize", "ping", "server/discover", "tools/list"})
+"""What is answered while an owner's first pull is under way."""
+
+_LOADING_RETRY_SECONDS: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ServedOwner:
+    """An owner, and what answers for it."""
+
+    owner: Owner
+    sessions: StreamableHTTPSessionManager
+
+
+def mcp_routes(owners: Mapping[str, ServedOwner], clock: Clock) -> list[Route]:
+    """Return the routes of the endpoint: with and without a trailing slash, neither redirects."""
+    endpoint = McpEndpoint(owners, clock)
+    return [Route("/{owner}/mcp", endpoint), Route("/{owner}/mcp/", endpoint)]
+
+
+class McpEndpoint:
+    """The endpoint of all owners; plain ASGI, as the SDK's is."""
+
+    def __init__(self, owners: Mapping[str, ServedOwner], clock: Clock) -> None:
+        self._owners = owners
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Make the owner fresh, then let the SDK answer; an error of ours is JSON."""
+        served = self._owners.get(scope["path_params"]["owner"])
+        if served is None:
+            await _error(404, "unknown owner")(scope, receive, send)
+        elif scope["method"] != "POST":
+            response = _error(405, "this endpoint takes POST only", {"Allow": "POST"})
+            await response(scope, receive, send)
+        elif served.owner.state.snapshot is not None:
+            await served.owner.ensure_fresh()
+            await served.sessions.asgi_app(scope, receive, send)
+        else:
+            await self._answer_without_content(served, scope, receive, send)
+
+    async def _answer_without_content(
+        self, served: ServedOwner, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Answer for an owner that had nothing to serve when the request came.
+
+        While it loads, what needs no content is answered, and the rest waits for the pull.
+        """
+        owner = served.owner
+        if owner.state.name == "loading":
+            body = _Body(receive, served.sessions.max_request_body_size)
+            if await body.method() in CONTENT_FREE_METHODS:
+                await served.sessions.asgi_app(scope, body.replay, send)
+                return
+            await owner.ensure_fresh()
+            if owner.state.snapshot is not None:
+                await served.sessions.asgi_app(scope, body.replay, send)
+                return
+        await self._unavailable(owner)(scope, receive, send)
+
+    def _unavailable(self, owner: Owner) -> Response:
+        seconds = _LOADING_RETRY_SECONDS
+        if owner.next_attempt_at is not None:
+            wait = owner.next_attempt_at.since(self._clock.now())
+            seconds = max(math.ceil(wait), _LOADING_RETRY_SECONDS)
+        sentence = (
+            f"{owner.config.name} has nothing to serve: it is {owner.state.name}, see /status"
+        )
+        return _error(503, sentence, {"Retry-After": str(seconds)})
+
+
+class _Body:
+    """A request's body, looked into and then handed on as if it had not been read."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._messages: list[Message] = []
+
+    async def method(self) -> str | None:
+        """Return the JSON-RPC method; None if the body isn't a single JSON-RPC request."""
+        size, more = 0, True
+        while more and size <= self._limit:
+            message = await self._receive()
+            self._messages.append(message)
+            size += len(message.get("body", b""))
+            more = message["type"] == "http.request" and message.get("more_body", False)
+        try:
+            content: Any = json.loads(b"".join(m.get("body", b"") for m in self._messages))
+        except (ValueError, RecursionError):
+            return None
+        found = (
+            cast(dict[str, object], content).get("method") if isinstance(content, dict) else None
+        )
+        return found if isinstance(found, str) else None
+
+    async def replay(self) -> Message:
+        """Return the next message, first those that were looked into."""
+        return self._messages.pop(0) if self._messages else await self._receive()
+
+
+def _error(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse({"error": sentence}, status_code=status, headers=headers)

@@ -1,0 +1,98 @@
+"""`GET /status`: what each owner serves and how fresh it is; a pure read (H5, H7, H9)."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from okf_mcp_gateway.owners import Owner
+from okf_mcp_gateway.routes.rendering import read_query, render
+from okf_mcp_gateway.state import Clock, Instant, freshness, pulled_age_seconds
+from okf_mcp_server.documents import Document
+
+_QUERY: Final = {
+    "format": ("json", "yaml"),
+    "artifacts": ("false", "true"),
+    "diagnostics": ("false", "true"),
+}
+
+
+def status_route(owners: Mapping[str, Owner], clock: Clock) -> Route:
+    """Return the route that shows the state of every owner, in the registry's order."""
+
+    async def status(request: Request) -> Response:
+        query = read_query(request, _QUERY)
+        now = clock.now()
+        rows = {
+            name: _row(
+                owner,
+                now,
+                artifacts=query["artifacts"] == "true",
+                diagnostics=query["diagnostics"] == "true",
+            )
+            for name, owner in owners.items()
+        }
+        states = Counter(row["state"] for row in rows.values())
+        summary = {name: states[name] for name in ("serving", "loading", "failed")}
+        content = {"summary": {"total": len(rows), **summary}, "owners": rows}
+        return render(content, query["format"])
+
+    return Route("/status", status)
+
+
+def _row(owner: Owner, now: Instant, *, artifacts: bool, diagnostics: bool) -> dict[str, Any]:
+    state, config = owner.state, owner.config
+    documents = state.snapshot.documents if state.snapshot else ()
+    row: dict[str, Any] = {
+        "state": state.name,
+        "ref": config.ref,
+        "served_commit": state.snapshot.commit if state.snapshot else None,
+        "source_available": state.fault is None,
+        "stale": state.is_stale,
+        "freshness": freshness(state, config.ttl_seconds, now).value,
+        "docs_loaded": len(documents),
+        "last_pulled_at": _time(state.pulled_at),
+        "last_pulled_age_seconds": pulled_age_seconds(state, now),
+        "last_pull_attempt_at": _time(state.attempted_at),
+        "last_pull_error": state.fault.message if state.fault else None,
+    }
+    if artifacts:
+        row["artifacts"] = [_artifact(document) for document in documents]
+    if state.name == "failed" and state.fault:
+        row["error"] = {"type": state.fault.type, "message": state.fault.message}
+    if diagnostics:
+        row["diagnostics"] = _diagnostics(owner)
+    return row
+
+
+def _artifact(document: Document) -> dict[str, Any]:
+    return {
+        "uri": document.uri,
+        "id": document.id,
+        "type": document.type,
+        "title": document.title,
+        "summary": document.description,
+        "path": str(document.path),
+        "size": len(document.content),
+        "content_hash": document.content_hash,
+    }
+
+
+def _diagnostics(owner: Owner) -> dict[str, Any]:
+    state = owner.state
+    found = state.snapshot.diagnostics if state.snapshot else ()
+    keys = ("path", "line", "rule", "severity", "message")
+    return {
+        "items": [{key: asdict(diagnostic)[key] for key in keys} for diagnostic in found],
+        "error_class": state.fault.error_class if state.fault else None,
+        "next_attempt_at": _time(owner.next_attempt_at),
+        "parsed_files": state.snapshot.parsed_files if state.snapshot else None,
+    }
+
+
+def _time(instant: Instant | None) -> str | None:
+    return None if instant is None else instant.at.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,282 @@
+"""Run one git command: a sealed environment, a deadline, a process group that dies as one.
+
+Nothing of the user's or the system's reaches git (G4, P7): its environment is built from nothing,
+its configuration is the file `gitconfig` beside this module, it has no terminal and no prompt.
+"""
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import IO, Final
+from urllib.parse import quote, urlsplit
+
+from okf_mcp_server.errors import OkfError
+
+PASSED_ON: Final = frozenset(
+    {
+        "PATH",
+        *("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"),
+        *("all_proxy", "https_proxy", "http_proxy", "no_proxy"),
+        *("CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "SSL_CERT_DIR", "SSL_CERT_FILE"),
+    }
+)
+"""The variables that git gets from our own environment."""
+
+MAX_OUTPUT_BYTES: Final = 256 * 1024 * 1024
+"""How much `Git.run` takes from one command: a listing of some million files."""
+
+_MAX_STDERR_BYTES: Final = 64 * 1024
+_CHUNK_BYTES: Final = 64 * 1024
+_TERM_SECONDS: Final = 0.5
+"""How long git may take to remove its temporary files once its deadline has passed."""
+
+_POLL_SECONDS: Final = 0.001
+
+_HERE: Final = Path(__file__).parent
+_CONFIG: Final = _HERE / "gitconfig"
+_ASKPASS: Final = _HERE / "askpass.sh"
+
+
+class GitError(OkfError):
+    """git failed; the message is its own sentence, not scrubbed."""
+
+
+class GitTimeoutError(GitError):
+    """git ran into its deadline and was killed."""
+
+
+class GitStoppedError(GitError):
+    """git was killed, or not started, because the gateway stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What one git process may answer when the host of `url` asks who it is."""
+
+    url: str
+    user: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"Login(url={self.url!r}, user={self.user!r}, token=***)"
+
+    def variables(self, descriptor: int) -> dict[str, str]:
+        """Return the variables that bind the token in the pipe `descriptor` to the host.
+
+        git writes the user in its question as it is, or percent-encoded since version 2.48.
+        """
+        parts = urlsplit(self.url)
+        origin = f"{parts.scheme}://{parts.netloc}"
+        prompt = f"Password for '{parts.scheme}://{{user}}@{parts.netloc}': "
+        return {
+            "GIT_ASKPASS": str(_ASKPASS),
+            "OKF_ASKPASS_FD": str(descriptor),
+            "OKF_ASKPASS_PROMPT": prompt.format(user=self.user),
+            "OKF_ASKPASS_PROMPT_ENCODED": prompt.format(user=quote(self.user, safe="")),
+            "GIT_CONFIG_COUNT": "2",
+            "GIT_CONFIG_KEY_1": f"credential.{origin}.username",
+            "GIT_CONFIG_VALUE_1": self.user,
+        }
+
+
+class Git:
+    """Runs git commands, in any thread; one for the process."""
+
+    def __init__(self, *, environ: Mapping[str, str], home: Path, deadline_seconds: float) -> None:
+        """Take `PASSED_ON` from `environ`; `home` is an empty folder, each command's `HOME`."""
+        self._deadline_seconds = deadline_seconds
+        self._environment = {
+            **{name: value for name, value in environ.items() if name in PASSED_ON},
+            "HOME": str(home),
+            "LC_ALL": "C",
+            "GIT_ASKPASS": "",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": str(_CONFIG),
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "include.path",
+            "GIT_CONFIG_VALUE_0": str(_CONFIG),
+            "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_TERMINAL_PROMPT": "0",
+        }
+        self.started_processes = 0
+        """How many commands were started so far; written under the lock."""
+        # Both written under the lock: by the thread that runs a command, and by `close`.
+        self._running: set[int] = set()
+        self._closed = False
+        self._lock = Lock()
+
+    def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        git_dir: Path | None = None,
+        login: Login | None = None,
+        stdin: IO[bytes] | None = None,
+    ) -> bytes:
+        """Run a command and return what it wrote; the parameters and errors are `stream`'s."""
+        output = bytearray()
+        for chunk in self.stream(arguments, git_dir=git_dir, login=login, stdin=stdin):
+            output += chunk
+            if len(output) > MAX_OUTPUT_BYTES:
+                limit = MAX_OUTPUT_BYTES // 1024 // 1024
+                raise GitError(f"git {arguments[0]} wrote more than {limit} MiB")
+        return bytes(output)
+
+    def stream(
+        self,
+        arguments: Sequence[str],
+        *,
+        git_dir: Path | None = None,
+        login: Login | None = None,
+        stdin: IO[bytes] | None = None,
+    ) -> Iterator[bytes]:
+        """Run a command and yield what it writes, as it comes.
+
+        `git_dir` is the repository, which git then looks for nowhere else; `stdin` a file. Raises
+        `GitError` when the command fails, `GitTimeoutError` at its deadline, `GitStoppedError` once
+        `close` was called. A command whose output isn't read to its end is killed.
+        """
+        deadline = time.monotonic() + self._deadline_seconds
+        with self._process(arguments, git_dir, login, stdin) as process:
+            stderr = bytearray()
+            try:
+                yield from _output(process, stderr, deadline)
+                _await_end(process.pid, deadline)
+            except TimeoutError:
+                message = f"git {arguments[0]} took longer than {self._deadline_seconds:g} s"
+                raise GitTimeoutError(message) from None
+        if process.returncode != 0:
+            if self._closed:
+                raise GitStoppedError("the gateway stops")
+            status = f"git {arguments[0]} ended with status {process.returncode}"
+            raise GitError(_sentence(stderr) or status)
+
+    def close(self) -> None:
+        """Kill every running command, and let none start any more."""
+        with self._lock:
+            self._closed = True
+            for pid in self._running:
+                _signal_group(pid, signal.SIGKILL)
+
+    @contextmanager
+    def _process(
+        self,
+        arguments: Sequence[str],
+        git_dir: Path | None,
+        login: Login | None,
+        stdin: IO[bytes] | None,
+    ) -> Generator[subprocess.Popen[bytes]]:
+        environment = {**self._environment, **({"GIT_DIR": str(git_dir)} if git_dir else {})}
+        with _token_pipe(login) as descriptors, self._lock:
+            if self._closed:
+                raise GitStoppedError("the gateway stops")
+            for descriptor in descriptors:
+                environment |= login.variables(descriptor) if login else {}
+            process = subprocess.Popen(  # noqa: S603 - no shell; untrusted words follow a `--`
+                ["git", *arguments],  # noqa: S607 - git is found by the operator's PATH
+                env=environment,
+                stdin=stdin or subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=descriptors,
+                cwd="/",
+            )
+            self._running.add(process.pid)
+            self.started_processes += 1
+        try:
+            yield process
+        finally:
+            _end(process.pid)
+            with self._lock:
+                self._running.discard(process.pid)
+            process.wait()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+
+@contextmanager
+def _token_pipe(login: Login | None) -> Generator[tuple[int, ...]]:
+    """Yield the read end of a pipe that holds the token, or nothing; our ends are then closed.
+
+    A pipe, because a variable would show the token to every process that git starts.
+    """
+    if login is None:
+        yield ()
+        return
+    read_end, write_end = os.pipe()
+    try:
+        with os.fdopen(write_end, "wb") as pipe:
+            pipe.write(f"{login.token}\n".encode())
+        yield (read_end,)
+    finally:
+        os.close(read_end)
+
+
+def _output(
+    process: subprocess.Popen[bytes], stderr: bytearray, deadline: float
+) -> Iterator[bytes]:
+    """Yield stdout as it comes and keep the end of stderr.
+
+    Raises `TimeoutError` at the deadline.
+    """
+    with selectors.DefaultSelector() as selector:
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(deadline - time.monotonic(), 0))
+            if not ready and time.monotonic() >= deadline:
+                raise TimeoutError
+            for key, _ in ready:
+                chunk = os.read(key.fd, _CHUNK_BYTES)
+                if not chunk:
+                    selector.unregister(key.fileobj)
+                elif key.fileobj is process.stdout:
+                    yield chunk
+                else:
+                    stderr += chunk
+                    del stderr[:-_MAX_STDERR_BYTES]
+
+
+def _await_end(pid: int, deadline: float) -> None:
+    """Wait for a child without reaping it; raises `TimeoutError` at the deadline.
+
+    As long as it isn't reaped, its id can't become another group's, and a signal is safe.
+    """
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() >= deadline:
+            raise TimeoutError
+        time.sleep(_POLL_SECONDS)
+
+
+def _end(pid: int) -> None:
+    """Kill a child's process group if the child still runs: gently first, then whole."""
+    try:
+        _await_end(pid, deadline=0)
+    except TimeoutError:
+        _signal_group(pid, signal.SIGTERM)
+        with suppress(TimeoutError):
+            _await_end(pid, time.monotonic() + _TERM_SECONDS)
+        _signal_group(pid, signal.SIGKILL)
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, number)
+
+
+def _sentence(stderr: bytearray) -> str | None:
+    """Return git's first `fatal:` line, else its last line (S1)."""
+    text = stderr.decode(errors="replace").replace("\r", "\n")
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    fatal = next((line for line in lines if line.startswith("fatal:")), None)
+    return fatal or (lines[-1] if lines else None)

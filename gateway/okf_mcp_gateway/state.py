@@ -1,0 +1,150 @@
+"""What an owner serves and how fresh it is: values, and functions of them (S1, S2, P2, P3)."""
+
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final, Literal, Protocol
+
+from okf_mcp_gateway.registry import OwnerConfig
+from okf_mcp_gateway.source.error_class import ErrorClass
+from okf_mcp_server.snapshot import Snapshot
+
+RETRY_SECONDS: Final = 1.0
+"""How long after a failed pull the next request leaves the source alone (P3)."""
+
+FAILED_WAIT_SECONDS: Final = 1.0
+"""How long a request waits for a pull after one that failed (P2)."""
+
+MAX_BACK_OFF_SECONDS: Final = 60.0
+
+
+class Clock(Protocol):
+    """Where the time comes from."""
+
+    def now(self) -> "Instant":
+        """Return this moment."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A moment, on both clocks: ages come from one that never jumps, texts from the wall's."""
+
+    at: datetime
+    """By the wall clock (UTC)."""
+    seconds: float
+    """By the monotonic clock."""
+
+    def since(self, earlier: "Instant") -> float:
+        """Return how many seconds lie between `earlier` and this moment."""
+        return self.seconds - earlier.seconds
+
+    def later(self, seconds: float) -> "Instant":
+        """Return the moment `seconds` after this one."""
+        return Instant(self.at + timedelta(seconds=seconds), self.seconds + seconds)
+
+    def back_to(self, at: datetime) -> "Instant":
+        """Return the moment `at`, seen from this one; one in the future is now (S2)."""
+        age = max((self.at - at).total_seconds(), 0.0)
+        return Instant(at, self.seconds - age)
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now(self) -> Instant:
+        """Return this moment."""
+        return Instant(datetime.now(UTC), time.monotonic())
+
+
+class Freshness(StrEnum):
+    """Our verdict on what an owner serves (S2)."""
+
+    FRESH = "fresh"
+    STALE = "stale"
+    STALE_TTL = "stale_ttl"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class PullFault:
+    """Why a pull failed."""
+
+    type: Literal["CloneError", "LoadError"]
+    """`CloneError`: the source's fault; `LoadError`: ours (S1)."""
+    message: str
+    """Scrubbed."""
+    error_class: ErrorClass = "other"
+    timed_out: bool = False
+    """Whether git ran into its deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerState:
+    """What an owner serves, and how its last pull went."""
+
+    snapshot: Snapshot | None = None
+    pulled_at: Instant | None = None
+    """When the source was last reached, by this process or by an earlier one."""
+    attempted_at: Instant | None = None
+    """When the last pull ended, whatever its outcome; `pulled_at` if this process made none."""
+    fault: PullFault | None = None
+    """Why the last pull failed; None if it succeeded, or if there was none yet."""
+
+    @property
+    def name(self) -> Literal["loading", "serving", "failed"]:
+        """What `/status` calls this state (S1)."""
+        if self.snapshot is not None:
+            return "serving"
+        return "loading" if self.fault is None else "failed"
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the content on hand couldn't be checked at its source (S2)."""
+        return self.snapshot is not None and self.fault is not None
+
+    def failed(self, fault: PullFault, at: Instant) -> "OwnerState":
+        """Return the state after a pull that failed: what is served stays."""
+        return replace(self, attempted_at=at, fault=fault)
+
+
+def pulled_age_seconds(state: OwnerState, now: Instant) -> int | None:
+    """Return the age of the last contact in whole seconds; None if there was none."""
+    return None if state.pulled_at is None else max(int(now.since(state.pulled_at)), 0)
+
+
+def freshness(state: OwnerState, ttl_seconds: int, now: Instant) -> Freshness:
+    """Judge what is served; the first verdict that matches wins (S2).
+
+    An age equal to the ttl is still fresh.
+    """
+    age = pulled_age_seconds(state, now)
+    if state.snapshot is None or age is None:
+        return Freshness.UNKNOWN
+    if state.fault is not None:
+        return Freshness.STALE
+    return Freshness.STALE_TTL if age > ttl_seconds else Freshness.FRESH
+
+
+def is_due(state: OwnerState, config: OwnerConfig, now: Instant) -> bool:
+    """Say whether a request that comes now pulls an owner that has content (S2, P3)."""
+    if state.fault is not None and state.attempted_at is not None:
+        return now.since(state.attempted_at) > RETRY_SECONDS
+    if config.is_pinned:
+        return False
+    return config.ttl_seconds == 0 or (
+        freshness(state, config.ttl_seconds, now) is Freshness.STALE_TTL
+    )
+
+
+def wait_seconds(state: OwnerState, pull_wait_seconds: float) -> float:
+    """Return how long after its start a request waits for a pull, by how the last one went (P2)."""
+    if state.fault is None:
+        return pull_wait_seconds
+    return 0.0 if state.fault.timed_out else min(FAILED_WAIT_SECONDS, pull_wait_seconds)
+
+
+def back_off_seconds(failures: int) -> float:
+    """Return the pause after the `failures`th pull in a row that left an owner without content."""
+    return min(2.0 ** min(failures - 1, 16), MAX_BACK_OFF_SECONDS)
