@@ -17,6 +17,7 @@ import uvicorn
 from okf_mcp_gateway.app import build_app
 from okf_mcp_gateway.cache import hold_cache
 from okf_mcp_gateway.config import ConfigError, Configuration, load_configuration
+from okf_mcp_gateway.demo import demo_environment, demo_text
 from okf_mcp_gateway.logs import configure_logging
 from okf_mcp_gateway.scrub import Scrubber
 from okf_mcp_gateway.source.process import Git
@@ -46,13 +47,18 @@ def main() -> None:
     parser.add_argument("--version", action="version", version=version("okf-mcp-server"))
     commands = parser.add_subparsers(dest="command", metavar="command")
     commands.add_parser("check", help="check the configuration, and do no more")
+    commands.add_parser("demo", help="serve a sample owner on this machine, to try it out")
     command = parser.parse_args().command
     try:
-        configuration = load_configuration(os.environ, Path.cwd())
+        environ = demo_environment(os.environ) if command == "demo" else os.environ
+        configuration = load_configuration(environ, Path.cwd())
         if command == "check":
             print(f"The configuration is good: {len(configuration.registry.owners)} owners.")
+        elif command == "demo":
+            token = configuration.settings.token.reveal() or ""
+            serve(configuration, environ, on_listening=lambda url: print(demo_text(url, token)))
         else:
-            serve(configuration, os.environ)
+            serve(configuration, environ)
     except ConfigError as error:
         sys.exit("\n".join(f"okf-mcp-gateway: {fault}" for fault in error.faults))
     except OkfError as error:

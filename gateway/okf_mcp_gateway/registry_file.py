@@ -99,7 +99,7 @@ class RegistryReader:
         return Registry(defaults, MappingProxyType(owners), MappingProxyType(credentials))
 
     def _root(self) -> _Entry | None:
-        line, reason = None, "it is empty, or not a mapping"
+        line, reason = None, "it is not a mapping with the key owners"
         try:
             root = compose_mapping(self._path.read_bytes().decode("utf-8-sig"))
         except OSError as error:
