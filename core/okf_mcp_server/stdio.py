@@ -9,9 +9,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import anyio
+import mcp_types as types
 from mcp.server.stdio import stdio_server
+from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
+from mcp.shared.message import SessionMessage
 
 from okf_mcp_server.errors import OkfError
 from okf_mcp_server.roots import choose_owner, choose_roots, find_top
@@ -20,6 +24,9 @@ from okf_mcp_server.snapshot import Snapshot, load_docs
 from okf_mcp_server.tree import WorkingTree
 
 log = logging.getLogger(__name__)
+
+_LAST_ANSWERS_SECONDS: Final = 5
+"""How long the requests that are running when stdin ends may take."""
 
 
 def main() -> None:
@@ -66,6 +73,45 @@ def run(
 
 
 async def _serve(owner: str, snapshot: Snapshot) -> None:
+    """Serve until stdin ends, and then until all requests before its end are answered.
+
+    The SDK drops what is still running at the end, and a pipe ends right after its last request.
+    So it sees the end later, by streams of ours.
+    """
     server = build_server(owner, lambda: snapshot)
-    async with stdio_server() as (read_stream, write_stream):
-        await server.run(read_stream, write_stream, server.create_initialization_options())
+    to_server, from_client = anyio.create_memory_object_stream[SessionMessage | Exception]()
+    to_client, from_server = anyio.create_memory_object_stream[SessionMessage]()
+    # Written by the two tasks below; None is the id of an answer to what was no request.
+    pending: set[types.RequestId | None] = set()
+    answered = anyio.Condition()
+
+    async with stdio_server() as (stdin, stdout):
+
+        async def pass_requests() -> None:
+            async with to_server:
+                async for item in stdin:
+                    message = item.message if isinstance(item, SessionMessage) else None
+                    if isinstance(message, types.JSONRPCRequest):
+                        pending.add(message.id)
+                    elif isinstance(message, types.JSONRPCNotification):
+                        if message.method == "notifications/cancelled":  # it is never answered
+                            pending.discard(cancelled_request_id_from_params(message.params))
+                    await to_server.send(item)
+                with anyio.move_on_after(_LAST_ANSWERS_SECONDS):
+                    async with answered:
+                        while pending:
+                            await answered.wait()
+
+        async def pass_answers() -> None:
+            async with stdout:
+                async for item in from_server:
+                    await stdout.send(item)
+                    if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
+                        async with answered:
+                            pending.discard(item.message.id)
+                            answered.notify_all()
+
+        async with anyio.create_task_group() as tasks, from_client, from_server:
+            tasks.start_soon(pass_requests)
+            tasks.start_soon(pass_answers)
+            await server.run(from_client, to_client, server.create_initialization_options())

@@ -56,7 +56,7 @@ def main() -> None:
             print(f"The configuration is good: {len(configuration.registry.owners)} owners.")
         elif command == "demo":
             token = configuration.settings.token.reveal() or ""
-            serve(configuration, environ, on_listening=lambda url: print(demo_text(url, token)))
+            serve(configuration, environ, on_listening=lambda url: print(demo_text(url, token), flush=True))
         else:
             serve(configuration, environ)
     except ConfigError as error:

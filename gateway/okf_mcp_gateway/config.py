@@ -168,6 +168,7 @@ class _Environment:
         path = self.get(name)
         if path and has_control_characters(path):
             self._refuse(name, "a path without control characters")
+            path = None
         return self._working_directory / (path or default)
 
     def host(self, name: str, default: str) -> str:

@@ -91,6 +91,7 @@ class Owner:
         self._clock = clock
         self._scrub = scrub
         self._pull_wait_seconds = pull_wait_seconds
+        self._made_at = clock.now()
         # Written on the event loop: by whoever asks for a pull, and by the owner's task.
         self._running: Pull | None = None
         self._asked: Pull | None = None
@@ -108,8 +109,8 @@ class Owner:
 
         Never raises for the source: the caller gets what there is.
         """
-        if self.state.snapshot is None:
-            await self._restored.wait()
+        if not self._restored.is_set() and not await self._wait_for_restore():
+            return
         state, now = self.state, self._clock.now()
         if state.snapshot is not None and not is_due(state, self.config, now):
             return
@@ -143,6 +144,13 @@ class Owner:
             failures = 0 if self.state.snapshot else failures + 1
             self._running = None
             pull.done.set()
+
+    async def _wait_for_restore(self) -> bool:
+        """Say whether the cached copy was looked at, within the wait for a pull since the start."""
+        waited = self._clock.now().since(self._made_at)
+        with move_on_after(max(self._pull_wait_seconds - waited, 0.0)):
+            await self._restored.wait()
+        return self._restored.is_set()
 
     def _ask(self) -> Pull:
         """Return the pull that begins next."""
@@ -203,8 +211,12 @@ class Owner:
         previous = self.state.snapshot
         tip = self._mirror.probe()
         if previous is not None and previous.commit == tip.commit:
-            self._mirror.record_contact(self._clock.now().at)
-            return previous
+            try:
+                self._mirror.record_contact(self._clock.now().at)
+            except FileNotFoundError:
+                log.warning("Copy on disk gone, cloning anew: owner=%s", self.config.name)
+            else:
+                return previous
         copy, snapshot = self._fetch_and_load(tip, previous)
         self._mirror.publish(copy, self._clock.now().at)
         return snapshot
@@ -253,7 +265,7 @@ class Owner:
             type="CloneError" if isinstance(error, SourceError) else "LoadError",
             message=self._scrub(_sentence(error)),
             error_class=error_class(error),
-            timed_out=isinstance(error, SourceError) and error.timed_out,
+            timed_out=error_class(error) == "timeout",
         )
         if fault != self.state.fault:
             log.warning(

@@ -87,23 +87,22 @@ class Registry:
 
 
 def is_branch_name(ref: str, *, git_path: str) -> bool:
-    """Say whether git itself takes `ref` for a branch's name as it is, with nothing to expand.
+    """Say whether git itself takes `ref` for a branch's name (G3).
 
-    git runs outside any repository and with no environment but ours, so that `@{-1}` stands for
-    nothing. Raises `OSError` or `TimeoutExpired` if git can't be run.
+    git gets no environment but ours and no repository, in which it would expand `@{-1}` to a branch
+    and so accept it. Raises `OSError` or `TimeoutExpired` if git can't be run.
     """
     if ref.startswith("-") or has_control_characters(ref):
         return False
-    name = ref.encode()
     answer = subprocess.run(  # noqa: S603 - no shell, and the ref can't be taken for an option
-        ["git", "check-ref-format", "--branch", name],  # noqa: S607 - the operator's PATH finds git
+        ["git", "check-ref-format", "--branch", ref.encode()],  # noqa: S607 - the operator's PATH finds git
         env={"PATH": git_path, "LC_ALL": "C", "GIT_DIR": os.devnull},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=_GIT_SECONDS,
         check=False,
     )
-    return answer.returncode == 0 and answer.stdout == name + b"\n"
+    return answer.returncode == 0
 
 
 def is_owner_name(name: str) -> bool:

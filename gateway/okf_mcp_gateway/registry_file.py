@@ -101,7 +101,7 @@ class RegistryReader:
     def _root(self) -> _Entry | None:
         line, reason = None, "it is not a mapping with the key owners"
         try:
-            root = compose_mapping(self._path.read_bytes().decode("utf-8-sig"))
+            root = compose_mapping(self._path.read_bytes().decode())
         except OSError as error:
             reason = error.strerror
         except UnicodeDecodeError:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -36,6 +37,8 @@ class CommitTree:
             fields, _, path = line.partition(b"\t")
             mode, _, blob, size = fields.split()
             if mode in _REGULAR_FILES:
+                if not size.isdigit():  # git writes BAD for an object that it doesn't find
+                    raise _lost(blob)
                 name = PurePosixPath(path.decode(errors="surrogateescape"))
                 yield TreeEntry(name, blob.decode(), int(size))
 
@@ -47,16 +50,22 @@ class CommitTree:
         with tempfile.TemporaryFile(dir=self._git_dir) as questions:
             questions.writelines(f"{entry.key}\n".encode() for entry in wanted)
             questions.seek(0)
-            answers = _Reader(
-                self._git.stream(["cat-file", "--batch"], git_dir=self._git_dir, stdin=questions)
-            )
-            for entry in wanted:
-                header = answers.line().split()
-                if header[:2] != [entry.key.encode(), b"blob"]:
-                    raise GitError(f"the copy has lost the blob {entry.key}")
-                content = answers.take(int(header[2]))
-                answers.take(1)  # the line end that follows each blob
-                yield entry, content
+            arguments = ["cat-file", "--batch"]
+            with closing(
+                self._git.stream(arguments, git_dir=self._git_dir, stdin=questions)
+            ) as chunks:
+                answers = _Reader(chunks)
+                for entry in wanted:
+                    blob, *rest = answers.line().split()
+                    if rest[:1] != [b"blob"]:
+                        raise _lost(blob)
+                    content = answers.take(int(rest[1]))
+                    answers.take(1)  # the line end that follows each blob
+                    yield entry, content
+
+
+def _lost(blob: bytes) -> GitError:
+    return GitError(f"the copy has lost the blob {blob.decode()}")
 
 
 class _Reader:

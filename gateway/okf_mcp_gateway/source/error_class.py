@@ -23,15 +23,21 @@ ErrorClass: TypeAlias = Literal[
 
 _SENTENCES: Final[Mapping[ErrorClass, re.Pattern[str]]] = {
     "disk": re.compile(r"no space left on device|disk quota exceeded|read-only file system", re.I),
-    "policy": re.compile(r"transport '.*' not allowed|unable to update url base", re.I),
+    "policy": re.compile(r"transport '' not allowed|unable to update url base", re.I),
     "ref_missing": re.compile(r"has no branch and no tag|find remote ref|not our ref", re.I),
     "dns": re.compile(r"could not resolve", re.I),
-    "tls": re.compile(r"\bssl\b|\btls\b|certificate", re.I),
-    "auth": re.compile(r"authentication failed|could not read|error: 40[13]|token of this", re.I),
+    "tls": re.compile(r"ssl|tls|certificate", re.I),
+    "auth": re.compile(
+        r"authentication failed|could not read (username|password)|error: 40[13]|token of this",
+        re.I,
+    ),
     "not_found": re.compile(r"not found|does not appear to be a git|does not exist", re.I),
-    "connect": re.compile(r"connect|empty reply|timed out|hung up", re.I),
+    "connect": re.compile(r"connect|empty reply|timed out|hung up|early eof", re.I),
 }
-"""git's and curl's own words, and ours; the first that fits wins."""
+"""git's and curl's own words, and ours; the first that fits wins. What they quote is left out."""
+
+_QUOTED: Final = re.compile(r"'[^']*'")
+"""A URL, a ref, a path: a name of somebody else's choice, which may hold any word."""
 
 
 class SourceError(OkfError):
@@ -51,7 +57,7 @@ def error_class(error: Exception) -> ErrorClass:
         return "disk"
     if not isinstance(error, SourceError | GitError):
         return "other"
-    text = str(error)
+    text = _QUOTED.sub("''", str(error))
     for name, sentence in _SENTENCES.items():
         if sentence.search(text):
             return name

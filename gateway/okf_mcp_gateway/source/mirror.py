@@ -17,7 +17,7 @@ from typing import Any, Final
 from okf_mcp_gateway.registry import OwnerConfig
 from okf_mcp_gateway.source.commit_tree import CommitTree
 from okf_mcp_gateway.source.error_class import SourceError, error_class
-from okf_mcp_gateway.source.process import Git, GitError, GitStoppedError, GitTimeoutError, Login
+from okf_mcp_gateway.source.process import Git, GitError, GitTimeoutError, Login
 
 _NEXT: Final = "refs/okf/next"
 """Our private ref, at what the last fetch brought."""
@@ -71,12 +71,14 @@ class Mirror:
 
         The gate is that git finds the commit that `HEAD` names in this very repository (P4, P6).
         """
-        pulled_at = self._read_record()
+        if not os.path.lexists(self._path) and (self._new_path / _RECORD).exists():
+            self._new_path.rename(self._path)  # `publish` was cut off between its two renames
+        pulled_at = None if self._path.is_symlink() else self._read_record()
         if pulled_at is None:
             return None
         try:
             commit = self._resolve(self._path, "HEAD")
-        except GitStoppedError:
+        except GitTimeoutError:
             raise
         except GitError:
             return None
@@ -88,17 +90,17 @@ class Mirror:
             self._ask_source(["ls-remote", "--quiet", "--", self._config.url, "HEAD"])
             commit = self._config.ref.lower()
             return Tip(commit, commit)
-        # A branch wins over a tag of its name; the last pattern is what an annotated tag points to.
-        branch, tag = f"refs/heads/{self._config.ref}", f"refs/tags/{self._config.ref}"
-        patterns = [branch, tag, f"{tag}^{{}}"]
-        if self._config.ref.startswith("refs/"):
-            patterns += [self._config.ref, f"{self._config.ref}^{{}}"]
+        ref = self._config.ref
+        names = [f"refs/heads/{ref}", f"refs/tags/{ref}"]  # a branch wins over a tag of its name
+        if ref.startswith("refs/"):
+            names.insert(0, ref)
+        patterns = [*names, *(f"{name}^{{}}" for name in names)]  # ^{}: what a tag points to
         listing = self._ask_source(["ls-remote", "--quiet", "--", self._config.url, *patterns])
         found = _parse_refs(listing)
-        for name in (branch, tag, self._config.ref):
+        for name in names:
             if name in found:
                 return Tip(name, found.get(f"{name}^{{}}", found[name]))
-        raise SourceError(f"the source has no branch and no tag {self._config.ref!r}")
+        raise SourceError(f"the source has no branch and no tag {ref!r}")
 
     def fetch(self, tip: Tip) -> Copy:
         """Bring the tip into the copy on disk, which `open` found. Raises `SourceError`."""
@@ -106,7 +108,7 @@ class Mirror:
 
     def clone(self, tip: Tip) -> Copy:
         """Bring the tip into a new copy beside the one on disk. Raises `SourceError`."""
-        shutil.rmtree(self._new_path, ignore_errors=True)
+        _remove(self._new_path)
         object_format = "sha1" if len(tip.commit) == 40 else "sha256"  # noqa: PLR2004 - hex digits
         self._git.run(
             [
@@ -126,14 +128,17 @@ class Mirror:
         self._write_record(copy.git_dir, pulled_at)
         if copy.git_dir == self._path:
             return
-        shutil.rmtree(self._old_path, ignore_errors=True)
+        _remove(self._old_path)
         if os.path.lexists(self._path):
             self._path.rename(self._old_path)
         self._new_path.rename(self._path)
-        shutil.rmtree(self._old_path, ignore_errors=True)
+        _remove(self._old_path)
 
     def record_contact(self, pulled_at: datetime) -> None:
-        """Remember that the source was reached, and had nothing new."""
+        """Remember that the source was reached, and had nothing new.
+
+        Raises `FileNotFoundError` if the copy is gone.
+        """
         self._write_record(self._path, pulled_at)
 
     def _fetch_into(self, git_dir: Path, tip: Tip) -> Copy:
@@ -147,7 +152,7 @@ class Mirror:
         )
         try:
             return Copy(git_dir, self._resolve(git_dir, _NEXT))
-        except GitStoppedError:
+        except GitTimeoutError:
             raise
         except GitError:
             message = f"what the source calls {self._config.ref!r} is not a commit"
@@ -157,8 +162,6 @@ class Mirror:
         """Run a command that contacts the source: if it fails, that is a `SourceError`."""
         try:
             return self._git.run(arguments, git_dir=git_dir, login=self._login())
-        except GitStoppedError:
-            raise
         except GitError as error:
             if error_class(error) == "disk":
                 raise  # ours, whatever git was doing
@@ -183,7 +186,7 @@ class Mirror:
             record: Any = json.loads((self._path / _RECORD).read_bytes())
             source = (record["url"], record["ref"])
             pulled_at = datetime.fromisoformat(record["pulled_at"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
         is_ours = source == (self._config.url, self._config.ref) and pulled_at.tzinfo is not None
         return pulled_at if is_ours else None
@@ -207,6 +210,14 @@ def _parse_refs(listing: bytes) -> dict[str, str]:
         if _OBJECT_ID.fullmatch(object_id):
             refs[name] = object_id
     return refs
+
+
+def _remove(path: Path) -> None:
+    """Remove what is at `path`, be it a folder, a file or a link, or nothing."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _remove_leftovers(git_dir: Path) -> None:

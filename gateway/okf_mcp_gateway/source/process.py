@@ -32,7 +32,9 @@ PASSED_ON: Final = frozenset(
 MAX_OUTPUT_BYTES: Final = 256 * 1024 * 1024
 """How much `Git.run` takes from one command: a listing of some million files."""
 
-_MAX_STDERR_BYTES: Final = 64 * 1024
+_STDERR_END_BYTES: Final = 32 * 1024
+"""How much is kept of what git says, at either end: its first `fatal:` line and its last line."""
+
 _CHUNK_BYTES: Final = 64 * 1024
 _TERM_SECONDS: Final = 0.5
 """How long git may take to remove its temporary files once its deadline has passed."""
@@ -52,8 +54,8 @@ class GitTimeoutError(GitError):
     """git ran into its deadline and was killed."""
 
 
-class GitStoppedError(GitError):
-    """git was killed, or not started, because the gateway stops."""
+class GitStoppedError(OkfError):
+    """git was killed, or not started, because the gateway stops: no fault of git's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class Git:
             "GIT_CONFIG_COUNT": "1",
             "GIT_CONFIG_KEY_0": "include.path",
             "GIT_CONFIG_VALUE_0": str(_CONFIG),
+            "GIT_ALLOW_PROTOCOL": "file:http:https",
+            "GIT_LITERAL_PATHSPECS": "1",
             "GIT_OPTIONAL_LOCKS": "0",
             "GIT_TERMINAL_PROMPT": "0",
         }
@@ -136,19 +140,19 @@ class Git:
         git_dir: Path | None = None,
         login: Login | None = None,
         stdin: IO[bytes] | None = None,
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes]:
         """Run a command and yield what it writes, as it comes.
 
-        `git_dir` is the repository, which git then looks for nowhere else; `stdin` a file. Raises
-        `GitError` when the command fails, `GitTimeoutError` at its deadline, `GitStoppedError` once
-        `close` was called. A command whose output isn't read to its end is killed.
+        `git_dir` is the repository, for git looks for none itself; `stdin` a file. Raises
+        `GitError` when the command fails, `GitTimeoutError` at its deadline (the time that the
+        caller takes doesn't count), `GitStoppedError` once `close` was called. A command whose
+        output isn't read to its end is killed.
         """
         deadline = time.monotonic() + self._deadline_seconds
         with self._process(arguments, git_dir, login, stdin) as process:
             stderr = bytearray()
             try:
                 yield from _output(process, stderr, deadline)
-                _await_end(process.pid, deadline)
             except TimeoutError:
                 message = f"git {arguments[0]} took longer than {self._deadline_seconds:g} s"
                 raise GitTimeoutError(message) from None
@@ -173,7 +177,7 @@ class Git:
         login: Login | None,
         stdin: IO[bytes] | None,
     ) -> Generator[subprocess.Popen[bytes]]:
-        environment = {**self._environment, **({"GIT_DIR": str(git_dir)} if git_dir else {})}
+        environment = {**self._environment, "GIT_DIR": str(git_dir or os.devnull)}
         with _token_pipe(login) as descriptors, self._lock:
             if self._closed:
                 raise GitStoppedError("the gateway stops")
@@ -207,15 +211,19 @@ class Git:
 def _token_pipe(login: Login | None) -> Generator[tuple[int, ...]]:
     """Yield the read end of a pipe that holds the token, or nothing; our ends are then closed.
 
-    A pipe, because a variable would show the token to every process that git starts.
+    A pipe, because a variable would show the token to every process that git starts. Nobody reads
+    while we write: what doesn't fit would wait for ever.
     """
     if login is None:
         yield ()
         return
     read_end, write_end = os.pipe()
     try:
-        with os.fdopen(write_end, "wb") as pipe:
-            pipe.write(f"{login.token}\n".encode())
+        token = login.token.encode()
+        os.set_blocking(write_end, False)
+        with os.fdopen(write_end, "wb", buffering=0) as pipe:
+            if pipe.write(token) != len(token):
+                raise GitError("the token of this host is too long")
         yield (read_end,)
     finally:
         os.close(read_end)
@@ -224,9 +232,9 @@ def _token_pipe(login: Login | None) -> Generator[tuple[int, ...]]:
 def _output(
     process: subprocess.Popen[bytes], stderr: bytearray, deadline: float
 ) -> Iterator[bytes]:
-    """Yield stdout as it comes and keep the end of stderr.
+    """Yield stdout as it comes, keep both ends of stderr, and wait for the process to end.
 
-    Raises `TimeoutError` at the deadline.
+    Raises `TimeoutError` at the deadline, which the time that a reader takes moves on.
     """
     with selectors.DefaultSelector() as selector:
         for pipe in (process.stdout, process.stderr):
@@ -234,17 +242,20 @@ def _output(
                 selector.register(pipe, selectors.EVENT_READ)
         while selector.get_map():
             ready = selector.select(max(deadline - time.monotonic(), 0))
-            if not ready and time.monotonic() >= deadline:
+            if time.monotonic() >= deadline:
                 raise TimeoutError
             for key, _ in ready:
                 chunk = os.read(key.fd, _CHUNK_BYTES)
                 if not chunk:
                     selector.unregister(key.fileobj)
                 elif key.fileobj is process.stdout:
+                    handed_out_at = time.monotonic()
                     yield chunk
+                    deadline += time.monotonic() - handed_out_at
                 else:
                     stderr += chunk
-                    del stderr[:-_MAX_STDERR_BYTES]
+                    del stderr[_STDERR_END_BYTES:-_STDERR_END_BYTES]
+    _await_end(process.pid, deadline)
 
 
 def _await_end(pid: int, deadline: float) -> None:
@@ -259,18 +270,21 @@ def _await_end(pid: int, deadline: float) -> None:
 
 
 def _end(pid: int) -> None:
-    """Kill a child's process group if the child still runs: gently first, then whole."""
+    """Kill a child's process group, which may outlive the child; one that still runs gently first.
+
+    The child isn't reaped here, so the group is still its own.
+    """
     try:
         _await_end(pid, deadline=0)
     except TimeoutError:
         _signal_group(pid, signal.SIGTERM)
         with suppress(TimeoutError):
             _await_end(pid, time.monotonic() + _TERM_SECONDS)
-        _signal_group(pid, signal.SIGKILL)
+    _signal_group(pid, signal.SIGKILL)
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError, PermissionError):  # the latter: macOS, of a dead process
         os.killpg(pid, number)
 
 
