@@ -1,5 +1,5 @@
 # Python >= 3.11 with venv, git >= 2.39 and make are all that these targets need.
-PYTHON ?= $(firstword $(foreach version,3.13 3.12 3.11 3,$(shell command -v python$(version) 2>/dev/null)))
+PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -29,12 +29,15 @@ lock: ## Pin the runtime dependencies anew (needs uv)
 clean: ## Remove the environment and every cache
 	rm -rf $(VENV) .pytest_cache .ruff_cache dist build
 
+# The first of PYTHON that runs, is new enough and can make virtual environments.
 $(VENV)/.created:
-	@test -n "$(PYTHON)" || { echo "No python3 found: install Python 3.11 or newer." >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "$(PYTHON) is too old: name a Python 3.11 or newer with 'make PYTHON=...'." >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV)
-	@touch $@
+	@for python in $(PYTHON); do \
+		$$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+			&& $$python -m venv $(VENV) && touch $@ && exit 0; \
+	done; \
+	echo "None of these is Python 3.11 or newer with venv: $(PYTHON)." >&2; \
+	echo "Install one, or name it: make PYTHON=/path/to/python3 ..." >&2; \
+	exit 1
 
 $(VENV)/.runtime: $(VENV)/.created requirements.lock pyproject.toml
 	@echo "Setting up $(VENV) ..."
