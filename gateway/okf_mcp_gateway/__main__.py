@@ -7,9 +7,9 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import uvicorn
@@ -29,6 +29,9 @@ STOP_SECONDS: Final = 4
 
 KEEP_ALIVE_SECONDS: Final = 75
 """How long an idle connection is kept: longer than most clients keep theirs."""
+
+_BACKLOG: Final = 2048
+"""How many connections may wait to be accepted; uvicorn's own default."""
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +59,11 @@ def main() -> None:
             print(f"The configuration is good: {len(configuration.registry.owners)} owners.")
         elif command == "demo":
             token = configuration.settings.token.reveal() or ""
-            serve(configuration, environ, on_listening=lambda url: print(demo_text(url, token), flush=True))
+            serve(
+                configuration,
+                environ,
+                on_listening=lambda url: print(demo_text(url, token), flush=True),
+            )
         else:
             serve(configuration, environ)
     except ConfigError as error:
@@ -79,6 +86,8 @@ def serve(
     scrubber = Scrubber(configuration.secrets, cache_dir=settings.cache_dir)
     configure_logging(settings, scrubber)
     with hold_cache(settings.cache_dir) as home, _listen(settings.host, settings.port) as listener:
+        settings = replace(settings, port=listener.getsockname()[1])  # 0 asked for any free one
+        configuration = replace(configuration, settings=settings)
         git = Git(environ=environ, home=home, deadline_seconds=settings.git_timeout_seconds)
         app = build_app(configuration, git=git, scrubber=scrubber, clock=SystemClock())
         options = uvicorn.Config(
@@ -94,10 +103,12 @@ def serve(
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
-        # uvicorn raises the signal that stopped it again once it is done; the work is done then.
+        server = _Server(options, git, on_listening)
+        # uvicorn takes signals only once it runs, and raises the one that stopped it again when it
+        # is done: its own handler is right for both.
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _ignore)
-        _Server(options, git, on_listening).run(sockets=[listener])
+            signal.signal(number, server.handle_exit)
+        server.run(sockets=[listener])
         log.info("Stopped")
 
 
@@ -132,19 +143,19 @@ def _listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
+    except UnicodeError:
+        raise StartError(f"can't listen on {host}: that is no host's name") from None
     except OSError as error:
         raise StartError(f"can't listen on {host}: {error.strerror}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        # Two that only bind can share a port; the second one to listen fails.
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise StartError(f"can't listen on {host} port {port}: {error.strerror}") from None
     return listener
-
-
-def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing, unlike `SIG_IGN`, which the git processes would inherit."""
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def build_app(
                 git.close()
                 tasks.cancel_scope.cancel()
 
-    return Starlette(
+    app = Starlette(
         routes=[
             health_route(),
             config_route(configuration),
@@ -67,6 +67,9 @@ def build_app(
         exception_handlers={HTTPException: error_response, Exception: crash_response},
         lifespan=lifespan,
     )
+    # A client that follows a redirect loses its token or its body on the way.
+    app.router.redirect_slashes = False
+    return app
 
 
 def _owners(

@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from okf_mcp_gateway.scrub import Secret
@@ -60,7 +60,7 @@ class AllowedOrigins:
     def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
         self._app = app
         self._origins = frozenset(origins)
-        self._cors = CORSMiddleware(
+        self._cors = _Cors(
             app,
             allow_origins=origins,
             allow_methods=["GET", "POST"],
@@ -73,6 +73,18 @@ class AllowedOrigins:
         origin = Headers(scope=scope).get("origin") if scope["type"] == "http" else None
         app = self._cors if origin in self._origins else self._app
         await app(scope, receive, send)
+
+
+class _Cors(CORSMiddleware):
+    """Starlette's, whose refusal of a preflight is plain text."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        if response.status_code == 200:
+            return response
+        error = {"error": bytes(response.body).decode()}
+        headers = {name: value for name, value in response.headers.items() if name[:7] != "content"}
+        return JSONResponse(error, status_code=response.status_code, headers=headers)
 
 
 class OriginGuard:

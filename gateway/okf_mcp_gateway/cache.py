@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,12 @@ def hold_cache(cache_dir: Path) -> Generator[Path]:
         home = cache_dir / _HOME
         home.mkdir(mode=0o500, exist_ok=True)
         lock = os.open(cache_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # Both may stand there from an earlier start, and no longer say what may be written now.
+            tempfile.TemporaryFile(dir=cache_dir).close()
+        except OSError:
+            os.close(lock)
+            raise
     except OSError as error:
         message = f"the cache directory {cache_dir} can't be written: {error.strerror}"
         raise CacheError(message) from None

@@ -36,12 +36,12 @@ class TextFormatter(logging.Formatter):
 
 
 def configure_logging(settings: Settings, scrubber: Scrubber) -> None:
-    """Send what the process logs to stderr; libraries speak from WARNING on."""
+    """Send what the process logs to stderr; libraries speak from WARNING on, if that is logged."""
     formatter = JsonFormatter() if settings.log_format == "json" else TextFormatter()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(ScrubbingFormatter(formatter, scrubber))
-    level = settings.log_level.upper()
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
     for name in ("okf_mcp_gateway", "okf_mcp_server"):
         logging.getLogger(name).setLevel(level)
 

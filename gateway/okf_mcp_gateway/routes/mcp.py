@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.responses import JSONResponse, Response
@@ -65,11 +65,10 @@ class McpEndpoint:
         owner = served.owner
         if owner.state.name == "loading":
             body = _Body(receive, served.sessions.max_request_body_size)
-            if await body.method() in CONTENT_FREE_METHODS:
-                await served.sessions.asgi_app(scope, body.replay, send)
-                return
-            await owner.ensure_fresh()
-            if owner.state.snapshot is not None:
+            needs_content = await body.needs_content()
+            if needs_content:
+                await owner.ensure_fresh()
+            if not needs_content or owner.state.snapshot is not None:
                 await served.sessions.asgi_app(scope, body.replay, send)
                 return
         await self._unavailable(owner)(scope, receive, send)
@@ -93,22 +92,32 @@ class _Body:
         self._limit = limit
         self._messages: list[Message] = []
 
-    async def method(self) -> str | None:
-        """Return the JSON-RPC method; None if the body isn't a single JSON-RPC request."""
+    async def needs_content(self) -> bool:
+        """Say whether this is a JSON-RPC request that is answered from the owner's content.
+
+        Whatever is no request (a notification, too much, not JSON at all) needs none: what it
+        gets is for the SDK to say.
+        """
+        content = await self._read()
+        if not isinstance(content, dict) or not {"id", "method"} <= content.keys():
+            return False
+        method = cast(dict[str, object], content)["method"]
+        return not isinstance(method, str) or method not in CONTENT_FREE_METHODS
+
+    async def _read(self) -> object:
+        """Return the body, parsed; None if it isn't JSON, or longer than it may be."""
         size, more = 0, True
         while more and size <= self._limit:
             message = await self._receive()
             self._messages.append(message)
             size += len(message.get("body", b""))
             more = message["type"] == "http.request" and message.get("more_body", False)
+        if size > self._limit:
+            return None
         try:
-            content: Any = json.loads(b"".join(m.get("body", b"") for m in self._messages))
+            return json.loads(b"".join(message.get("body", b"") for message in self._messages))
         except (ValueError, RecursionError):
             return None
-        found = (
-            cast(dict[str, object], content).get("method") if isinstance(content, dict) else None
-        )
-        return found if isinstance(found, str) else None
 
     async def replay(self) -> Message:
         """Return the next message, first those that were looked into."""

@@ -28,7 +28,7 @@ def read_query(request: Request, allowed: Mapping[str, Sequence[str]]) -> dict[s
             raise HTTPException(400, f"the query parameter {name!r} stands twice")
         if value not in allowed[name]:
             values = ", ".join(allowed[name])
-            raise HTTPException(400, f"{name} is {value!r}; allowed: {values}")
+            raise HTTPException(400, f"{name} has another value than: {values}")
         seen.add(name)
         chosen[name] = value
     return chosen
@@ -59,6 +59,9 @@ def crash_response(request: Request, _: Exception) -> Response:
     """
     request_id = uuid4().hex
     log.error(
-        "Request crashed: id=%s method=%s path=%s", request_id, request.method, request.url.path
+        "Request crashed: id=%s method=%s path=%s",
+        request_id,
+        request.method,
+        request.scope["path"],  # not `request.url`, which fails on a `Host` that is no host
     )
     return JSONResponse({"error": f"internal error; request id {request_id}"}, status_code=500)

@@ -1,0 +1,130 @@
+"""Scan roots and owner name of the stdio server and the linter (D12, D13)."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from okf_mcp_server.roots import (
+    DEFAULT_ROOTS,
+    OwnerError,
+    RootsError,
+    choose_owner,
+    choose_roots,
+    find_top,
+)
+from support.repositories import git
+
+
+@pytest.mark.row("D12")
+@pytest.mark.parametrize(
+    ("flag", "variable", "expected"),
+    [
+        (None, None, ["design", "backlog/docs", "backlog/decisions"]),
+        ("", "", ["design", "backlog/docs", "backlog/decisions"]),
+        (" , ", " : ", ["design", "backlog/docs", "backlog/decisions"]),
+        ([], None, ["design", "backlog/docs", "backlog/decisions"]),
+        ("a,b", "c:d", ["a", "b"]),
+        (" a/ ,, ./b ", None, ["a", "b"]),
+        ("a:b", None, ["a:b"]),
+        (None, "c:d", ["c", "d"]),
+        ("", "c:d", ["c", "d"]),
+        (",", "::c:", ["c"]),
+        (None, "c,d", ["c,d"]),
+        (["a", "b,c"], "d", ["a", "b,c"]),
+        (("", " "), "d", ["d"]),
+        (".", None, ["."]),
+        ("a,a/,./a,b", None, ["a", "b"]),
+        ("b,a", None, ["b", "a"]),
+        ("..a,b..,...", None, ["..a", "b..", "..."]),
+        ("größe — x", None, ["größe — x"]),
+    ],
+    ids=repr,
+)
+def test_the_first_source_that_names_a_root_wins(
+    flag: str | Sequence[str] | None, variable: str | None, expected: list[str]
+) -> None:
+    environ = {} if variable is None else {"OKF_MCP_ROOTS": variable}
+    assert choose_roots(flag, environ) == tuple(map(PurePosixPath, expected))
+
+
+def test_the_default_roots_are_those_of_the_contract() -> None:
+    assert list(map(str, DEFAULT_ROOTS)) == ["design", "backlog/docs", "backlog/decisions"]
+
+
+@pytest.mark.row("D10", "D12")
+@pytest.mark.parametrize("root", ["/", "/etc", "..", "../x", "a/../..", "a/../b", "//a"])
+@pytest.mark.parametrize("source", ["flag", "sequence", "variable"])
+def test_a_root_that_may_leave_the_repository_is_refused(root: str, source: str) -> None:
+    environ = {"OKF_MCP_ROOTS": f"a:{root}"} if source == "variable" else {}
+    flag = {"flag": f"a,{root}", "sequence": ["a", root], "variable": None}[source]
+    with pytest.raises(RootsError) as caught:
+        choose_roots(flag, environ)
+    expected = f"the scan root {root!r} must be a relative path inside the repository"
+    assert str(caught.value) == expected
+
+
+@pytest.mark.row("D13")
+@pytest.mark.parametrize(
+    ("flag", "variable", "top", "expected"),
+    [
+        ("flag", "variable", "/x/top", "flag"),
+        (" flag ", None, "/x/top", "flag"),
+        ("", "variable", "/x/top", "variable"),
+        (None, " variable ", "/x/top", "variable"),
+        (" ", " ", "/x/top", "top"),
+        (None, None, "/x/top", "top"),
+        (None, None, None, "folder"),
+        (None, "variable", None, "variable"),
+        (None, None, "/", "owner"),
+        ("two words/größe", None, None, "two words/größe"),
+    ],
+)
+def test_the_owner_is_the_first_name_that_is_given(
+    tmp_path: Path, flag: str | None, variable: str | None, top: str | None, expected: str
+) -> None:
+    environ = {} if variable is None else {"OKF_MCP_OWNER": variable}
+    cwd = tmp_path / "folder"
+    assert choose_owner(flag, environ, Path(top) if top else None, cwd) == expected
+
+
+@pytest.mark.row("D13")
+def test_the_working_directory_has_a_name_however_it_is_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
+    assert choose_owner(None, {}, None, Path(".")) == "folder"
+
+
+@pytest.mark.row("D7", "D13")
+@pytest.mark.parametrize("name", [".", "..", os.fsdecode(b"\xff")], ids=ascii)
+def test_an_owner_whose_name_no_uri_can_hold_is_refused(name: str) -> None:
+    message = f"the owner's name {name!r} can't stand in a URI; give another one with --owner"
+    with pytest.raises(OwnerError) as caught:
+        choose_owner(name, {}, None, Path("/"))
+    assert str(caught.value) == message
+
+
+@pytest.mark.row("D13")
+def test_the_top_is_found_from_a_folder_of_the_repository(tmp_path: Path) -> None:
+    top = tmp_path / "a b\n"
+    (top / "deep/er").mkdir(parents=True)
+    git("init", "--quiet", folder=top)
+    assert (find_top(top), find_top(top / "deep/er")) == (top.resolve(), top.resolve())
+
+
+def test_there_is_no_top_outside_a_repository(tmp_path: Path) -> None:
+    assert (find_top(tmp_path), find_top(tmp_path / "missing")) == (None, None)
+
+
+def test_a_bare_repository_has_no_top(tmp_path: Path) -> None:
+    git("init", "--quiet", "--bare", folder=tmp_path)
+    assert find_top(tmp_path) is None
+
+
+def test_there_is_no_top_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git("init", "--quiet", folder=tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_top(tmp_path) is None

@@ -1,0 +1,201 @@
+"""The stdio server as a process in a real git repository (T1, T2, T3)."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from support.repositories import Repository
+
+DEADLINE_SECONDS = 60
+
+NOTE = "---\nexport: true\ntype: Note\n---\nBody of {}.\n"
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a server: ours, but only the given `OKF_` variables."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("OKF_")}
+    return {**ours, **variables}
+
+
+def serve(
+    folder: Path, *arguments: str, script: str | None = None, stdin: str = "", **variables: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a server until its stdin, which holds `stdin`, is closed."""
+    command = ["-c", script] if script else ["-m", "okf_mcp_server"]
+    return subprocess.run(
+        [sys.executable, *command, *arguments],
+        cwd=folder,
+        env=environment(**variables),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+        timeout=DEADLINE_SECONDS,
+    )
+
+
+@pytest.fixture
+def repository_folder(repository: Repository) -> Path:
+    """A clone with two documents in a default root, and one elsewhere."""
+    for path in ("design/b.md", "design/a.md", "docs/c.md"):
+        repository.write(path, NOTE.format(path))
+    repository.write("design/broken.md", "---\nexport: true\ntype: a: b\n---\n")
+    repository.commit()
+    return repository.clone
+
+
+@pytest.mark.anyio
+@pytest.mark.row("T1", "T3", "D8", "D13")
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_client_lists_and_reads_the_documents_of_the_repository(
+    repository_folder: Path, mode: str
+) -> None:
+    parameters = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "okf_mcp_server"],
+        cwd=repository_folder / "docs",
+        env=environment(),
+    )
+    async with Client(
+        parameters, mode=mode, cache=None, read_timeout_seconds=DEADLINE_SECONDS
+    ) as client:
+        listed = await client.list_resources()
+        assert [resource.uri for resource in listed.resources] == [
+            "knowledge://origin.clone/note/a",
+            "knowledge://origin.clone/note/b",
+        ]
+        assert "served_commit" not in (listed.meta or {})
+        result = await client.read_resource("knowledge://origin.clone/note/a")
+        (contents,) = result.model_dump(by_alias=True)["contents"]
+        assert contents["text"] == "Body of design/a.md."
+
+
+@pytest.mark.row("T2", "T3", "D4")
+def test_stdout_holds_the_protocol_only_and_the_end_of_stdin_ends_the_server(
+    repository_folder: Path,
+) -> None:
+    initialize = {
+        "protocolVersion": "2024-11-05",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    }
+    messages = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": initialize},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "resources/list"},
+    ]
+    stdin = "".join(json.dumps(message) + "\n" for message in messages)
+
+    ended = serve(repository_folder, stdin=stdin)
+
+    answers = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [(answer["jsonrpc"], answer["id"]) for answer in answers] == [("2.0", 1), ("2.0", 2)]
+    assert answers[0]["result"]["protocolVersion"] == "2024-11-05"
+    assert len(answers[1]["result"]["resources"]) == 2
+    assert ended.returncode == 0
+    missing = "this scan root holds no Markdown file; is its name right?"
+    assert ended.stderr.splitlines() == [
+        f"WARNING backlog/docs:1: {missing}",
+        f"WARNING backlog/decisions:1: {missing}",
+        "WARNING design/broken.md:3: the frontmatter can't be read: mapping values are not allowed "
+        "in this context",
+        "INFO Serving: documents=2 owner=origin.clone roots=3",
+    ]
+
+
+@pytest.mark.row("T3")
+def test_all_requests_before_the_end_of_stdin_are_answered(repository_folder: Path) -> None:
+    initialize = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    }
+    ids: list[int | str] = [*range(200), "text"]
+    messages: list[dict[str, object]] = [
+        {"jsonrpc": "2.0", "id": "first", "method": "initialize", "params": initialize},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": []}},
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "first"}},
+        *({"jsonrpc": "2.0", "id": each, "method": "resources/list"} for each in ids),
+        {"jsonrpc": "2.0", "id": "last", "method": "no/such/method"},
+    ]
+    stdin = "".join(json.dumps(message) + "\n" for message in messages)
+
+    ended = serve(repository_folder, stdin="no message\n" + stdin)
+
+    answers = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert ended.returncode == 0
+    assert {answer["id"] for answer in answers} == {"first", *ids, "last"}
+    assert [answer["id"] for answer in answers if "error" in answer] == ["last"]
+
+
+@pytest.mark.row("D12", "D13", "T2")
+@pytest.mark.parametrize(
+    ("arguments", "variables", "line"),
+    [
+        (["--roots", "docs,design", "--owner", "me"], {}, "documents=3 owner=me roots=2"),
+        (["--roots=docs"], {"OKF_MCP_ROOTS": "design"}, "documents=1 owner=origin.clone roots=1"),
+        ([], {"OKF_MCP_ROOTS": "docs:design"}, "documents=3 owner=origin.clone roots=2"),
+        ([], {"OKF_MCP_OWNER": "us"}, "documents=2 owner=us roots=3"),
+        (["--owner", "me"], {"OKF_MCP_OWNER": "us"}, "documents=2 owner=me roots=3"),
+    ],
+    ids=str,
+)
+def test_roots_and_owner_are_chosen_and_the_start_line_says_so(
+    repository_folder: Path, arguments: list[str], variables: dict[str, str], line: str
+) -> None:
+    ended = serve(repository_folder, *arguments, **variables)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert f"INFO Serving: {line}" in ended.stderr.splitlines()
+
+
+@pytest.mark.row("D13", "T2")
+def test_a_folder_outside_git_is_served_under_its_own_name_with_a_warning_and_a_hint(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "folder/design").mkdir(parents=True)
+    (tmp_path / "folder/design/a.md").write_text("# Words\n")
+
+    ended = serve(tmp_path / "folder", "--roots", "design")
+
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert ended.stderr.splitlines() == [
+        "WARNING No git repository found: folder=folder",
+        "INFO Serving: documents=0 owner=folder roots=1",
+        "INFO Nothing opts in: a file does with 'export: true' and a 'type' in its frontmatter",
+    ]
+
+
+@pytest.mark.row("T1")
+def test_two_lines_of_python_serve_a_repository(repository_folder: Path, tmp_path: Path) -> None:
+    script = f"from okf_mcp_server import run\nrun(['docs'], 'me', {str(repository_folder)!r})"
+    ended = serve(tmp_path, script=script)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert ended.stderr.splitlines() == ["INFO Serving: documents=1 owner=me roots=1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--roots", "design,../up"],
+            "the scan root '../up' must be a relative path inside the repository",
+        ),
+        (["--owner", ".."], "the owner's name '..' can't stand in a URI"),
+        (["--owner", os.fsdecode(b"\xff")], "the owner's name '\\udcff' can't stand in a URI"),
+    ],
+    ids=ascii,
+)
+def test_what_can_not_be_served_is_one_sentence_and_status_1(
+    repository_folder: Path, arguments: list[str], sentence: str
+) -> None:
+    ended = serve(repository_folder, *arguments)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"okf-mcp-server: {sentence}")

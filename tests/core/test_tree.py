@@ -1,0 +1,193 @@
+"""The files of a work tree: regular Markdown files below the roots, and nothing else (D1, D10)."""
+
+import errno
+import os
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from okf_mcp_server.tree import TreeEntry, WorkingTree
+
+TOP = PurePosixPath(".")
+
+
+def write(path: Path, content: bytes = b"x") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def listed(top: Path, *roots: str) -> list[str]:
+    entries = WorkingTree(top).entries([PurePosixPath(root) for root in roots or (".",)])
+    return sorted(str(entry.path) for entry in entries)
+
+
+@pytest.mark.row("D1")
+def test_a_markdown_file_ends_with_md_in_lower_case(tmp_path: Path) -> None:
+    served = ["a.md", ".hidden.md", ".md", ".dot/b.md", "deep/er/c d.md", "x.MD.md", "%41.md"]
+    others = ["a.MD", "a.Md", "a.markdown", "a.md.txt", "md", "a.md~", "a.mdx"]
+    for name in [*served, *others]:
+        write(tmp_path / name)
+    assert listed(tmp_path) == sorted(served)
+
+
+@pytest.mark.row("D1")
+def test_a_file_name_may_hold_any_byte(tmp_path: Path) -> None:
+    names = [
+        b"new\nline.md",
+        b"\xff\xfe.md",
+        b"back\\slash.md",
+        b"\x1b[31m.md",
+        "é\u2028.md".encode(),
+    ]
+    for name in names:
+        write(Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)))
+    entries = list(WorkingTree(tmp_path).entries([TOP]))
+    assert {os.fsencode(str(entry.path)) for entry in entries} == set(names)
+    assert [raw for _, raw in WorkingTree(tmp_path).read(entries)] == [b"x"] * len(names)
+
+
+def test_only_what_lies_below_a_root_is_listed(tmp_path: Path) -> None:
+    for name in ["a/1.md", "a/b/2.md", "ab/3.md", "c/4.md", "5.md"]:
+        write(tmp_path / name)
+    assert listed(tmp_path, "a", "c") == ["a/1.md", "a/b/2.md", "c/4.md"]
+    assert listed(tmp_path, "a/b") == ["a/b/2.md"]
+    assert listed(tmp_path, "./a/", "missing") == ["a/1.md", "a/b/2.md"]
+
+
+def test_a_root_that_is_a_file_has_no_files(tmp_path: Path) -> None:
+    write(tmp_path / "a.md")
+    assert listed(tmp_path, "a.md") == []
+
+
+@pytest.mark.row("D10")
+def test_links_to_files_are_not_followed_wherever_they_lead(tmp_path: Path) -> None:
+    write(tmp_path / "outside.md")
+    top = tmp_path / "repository"
+    write(top / "a.md")
+    (top / "inside.md").symlink_to("a.md")
+    (top / "outside.md").symlink_to(tmp_path / "outside.md")
+    (top / "broken.md").symlink_to("nothing")
+    (top / "loop.md").symlink_to("loop.md")
+    (top / "device.md").symlink_to("/dev/zero")
+    assert listed(top) == ["a.md"]
+
+
+@pytest.mark.row("D10")
+def test_links_to_folders_are_not_followed_wherever_they_lead(tmp_path: Path) -> None:
+    write(tmp_path / "outside/x.md")
+    top = tmp_path / "repository"
+    write(top / "a/1.md")
+    (top / "inside").symlink_to("a")
+    (top / "outside").symlink_to(tmp_path / "outside")
+    (top / "a/loop").symlink_to(".")
+    (top / "named.md").symlink_to("a")
+    assert listed(top) == ["a/1.md"]
+
+
+@pytest.mark.row("D10")
+@pytest.mark.parametrize("root", ["link", "link/deeper", "a/link", "a/link/deeper"])
+def test_a_root_that_leads_through_a_link_has_no_files(tmp_path: Path, root: str) -> None:
+    write(tmp_path / "outside/deeper/x.md")
+    write(tmp_path / "repository/a/1.md")
+    (tmp_path / "repository/link").symlink_to(tmp_path / "outside")
+    (tmp_path / "repository/a/link").symlink_to(tmp_path / "outside")
+    assert listed(tmp_path / "repository", root) == []
+
+
+def test_the_top_itself_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    write(tmp_path / "repository/a.md")
+    (tmp_path / "link").symlink_to("repository")
+    assert listed(tmp_path / "link") == ["a.md"]
+
+
+@pytest.mark.row("D10")
+def test_what_git_keeps_for_itself_is_not_read(tmp_path: Path) -> None:
+    for name in [".git/x.md", "nested/.git/x.md", "nested/1.md", ".github/2.md", "git/3.md"]:
+        write(tmp_path / name)
+    write(tmp_path / "module/.git", b"gitdir: ../x")
+    assert listed(tmp_path) == [".github/2.md", "git/3.md", "nested/1.md"]
+
+
+@pytest.mark.row("D10")
+def test_what_is_not_a_regular_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.md")
+    (tmp_path / "folder.md").mkdir()
+    write(tmp_path / "folder.md/a.md")
+    assert listed(tmp_path) == ["folder.md/a.md"]
+
+
+def test_an_entry_says_where_a_file_lies_and_how_large_it_is(tmp_path: Path) -> None:
+    write(tmp_path / "a/b.md", b"four")
+    status = (tmp_path / "a/b.md").stat()
+    key = f"{status.st_ino}:{status.st_mtime_ns}:4"
+    assert list(WorkingTree(tmp_path).entries([TOP])) == [
+        TreeEntry(PurePosixPath("a/b.md"), key, 4)
+    ]
+
+
+def test_a_moved_file_keeps_its_key_and_a_changed_one_has_another(tmp_path: Path) -> None:
+    write(tmp_path / "a.md")
+    (before,) = WorkingTree(tmp_path).entries([TOP])
+    (tmp_path / "a.md").rename(tmp_path / "b.md")
+    (moved,) = WorkingTree(tmp_path).entries([TOP])
+    write(tmp_path / "b.md", b"longer")
+    (changed,) = WorkingTree(tmp_path).entries([TOP])
+    assert (moved.key == before.key, changed.key == before.key) == (True, False)
+
+
+@pytest.mark.row("D4", "D10")
+def test_a_file_that_turned_into_something_else_is_an_error_of_that_file(tmp_path: Path) -> None:
+    for name in ["gone.md", "link.md", "good.md", "folder.md"]:
+        write(tmp_path / name)
+    write(tmp_path / "secret", b"secret")
+    tree = WorkingTree(tmp_path)
+    entries = sorted(tree.entries([TOP]), key=lambda entry: entry.path)
+    for name in ["gone.md", "link.md", "folder.md"]:
+        (tmp_path / name).unlink()
+    (tmp_path / "link.md").symlink_to("secret")
+    (tmp_path / "folder.md").mkdir()
+
+    found = {
+        str(entry.path): raw if isinstance(raw, bytes) else raw.errno
+        for entry, raw in tree.read(entries)
+    }
+
+    assert found == {
+        "folder.md": errno.EISDIR,
+        "gone.md": errno.ENOENT,
+        "good.md": b"x",
+        "link.md": errno.ELOOP,
+    }
+
+
+@pytest.mark.row("D4")
+def test_a_file_that_vanishes_while_its_folder_is_listed_is_an_error_of_that_file(
+    tmp_path: Path,
+) -> None:
+    for name in ["a.md", "b.md"]:
+        write(tmp_path / name)
+    tree = WorkingTree(tmp_path)
+    listing = iter(tree.entries([TOP]))
+    first = next(listing)
+    other = ({"a.md", "b.md"} - {str(first.path)}).pop()
+    (tmp_path / other).unlink()
+
+    (second,) = listing
+
+    ((_, error),) = tree.read([second])
+    assert (str(second.path), isinstance(error, FileNotFoundError)) == (other, True)
+
+
+@pytest.mark.row("D4")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_an_error_of_that_file(tmp_path: Path) -> None:
+    write(tmp_path / "locked.md")
+    (tmp_path / "locked.md").chmod(0)
+    write(tmp_path / "folder/listed-only.md")
+    (tmp_path / "folder").chmod(0o400)
+    tree = WorkingTree(tmp_path)
+
+    found = {str(entry.path): type(raw) for entry, raw in tree.read(tree.entries([TOP]))}
+
+    (tmp_path / "folder").chmod(0o700)
+    assert found == {"locked.md": PermissionError, "folder/listed-only.md": PermissionError}

@@ -1,0 +1,141 @@
+"""`okf-mcp-gateway demo`: what it prints works as it is, in an empty HOME."""
+
+import http.client
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from support.clients import Mode, mcp_client
+from support.gateway_process import find_free_port, wait_until
+from support.repositories import git
+
+START_SECONDS = 30
+STOP_SECONDS = 5
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What the demo printed."""
+
+    url: str
+    token: str
+    snippet: dict[str, dict[str, dict[str, object]]]
+    command: list[str]
+
+
+@contextmanager
+def demo(home: Path, port: int | None = None) -> Generator[Printed]:
+    """Run the demo until the block ends, and yield what it printed."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "OKF_GATEWAY_PORT": str(port or find_free_port()),
+    }
+    output = home / "demo.stdout"
+    with output.open("wb") as stdout:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "okf_mcp_gateway", "demo"],
+            cwd=home,
+            env=environment,
+            stdout=stdout,
+            stderr=subprocess.DEVNULL,
+        )
+    try:
+        wait_until(lambda: "curl" in output.read_text(), START_SECONDS)
+        yield _parse(output.read_text())
+    finally:
+        process.terminate()
+        assert process.wait(STOP_SECONDS) == 0
+
+
+def _parse(text: str) -> Printed:
+    labels = dict(
+        line.split(maxsplit=1) for line in text.split("\n") if line[:4] in {"URL:", "Toke"}
+    )
+    begin, end = text.index("\n{") + 1, text.index("\n}") + 2
+    command = next(line for line in text.split("\n") if line.startswith("curl"))
+    return Printed(
+        url=labels["URL:"],
+        token=labels["Token:"],
+        snippet=json.loads(text[begin:end]),
+        command=shlex.split(command),
+    )
+
+
+def _run_curl(command: list[str]) -> tuple[int, bytes]:
+    """Do what the printed curl command does, on machines without curl too."""
+    assert command[:3] == ["curl", "-sS", "-H"]
+    name, _, value = command[3].partition(": ")
+    url = urlsplit(command[4])
+    connection = http.client.HTTPConnection(url.netloc, timeout=10)
+    try:
+        connection.request("GET", f"{url.path}?{url.query}", headers={name: value})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_the_printed_entry_connects_a_client(tmp_path: Path, mode: Mode) -> None:
+    with demo(tmp_path) as printed:
+        entry = printed.snippet["mcpServers"]["sample-knowledge"]
+        assert entry["type"] == "http"
+        assert entry["headers"] == {"Authorization": f"Bearer {printed.token}"}
+        async with mcp_client(str(entry["url"]), printed.token, mode) as client:
+            listed = (await client.list_resources()).resources
+            contents = [(await client.read_resource(one.uri)).contents[0] for one in listed]
+
+    assert [resource.uri for resource in listed] == [
+        "knowledge://sample/architecture-decision/adr-1",
+        "knowledge://sample/architecture-decision/adr-2",
+        "knowledge://sample/guide/add-a-carrier",
+        "knowledge://sample/runbook/events-are-late",
+    ]
+    assert [content.uri for content in contents] == [resource.uri for resource in listed]
+
+
+def test_the_printed_curl_line_shows_the_status(tmp_path: Path) -> None:
+    with demo(tmp_path) as printed:
+        status, body = _run_curl(printed.command)
+
+    assert status == 200
+    assert json.loads(body)["summary"]["total"] == 1
+
+
+def test_the_port_comes_from_the_environment(tmp_path: Path) -> None:
+    port = find_free_port()
+    with demo(tmp_path, port) as printed:
+        assert printed.url == f"http://127.0.0.1:{port}/sample/mcp"
+
+
+def test_a_second_start_keeps_the_token_and_what_was_pushed(tmp_path: Path) -> None:
+    with demo(tmp_path) as first:
+        pass
+    sample = tmp_path / ".cache" / "okf-mcp-gateway-demo" / ".demo" / "sample.git"
+    work = tmp_path / "work"
+    git("clone", "--quiet", "--", str(sample), str(work), folder=tmp_path)
+    (work / "hello.md").write_text("---\ntype: Note\nexport: true\n---\n\nHello.\n")
+    git("add", "hello.md", folder=work)
+    identity = ("-c", "user.name=A reader", "-c", "user.email=reader@example.invalid")
+    git(*identity, "commit", "--quiet", "-m", "Say hello", folder=work)
+    git("push", "--quiet", "origin", "HEAD:main", folder=work)
+    pushed = git("rev-parse", "HEAD", folder=work).decode().strip()
+
+    with demo(tmp_path) as second:
+        assert second.token == first.token
+        wait_until(lambda: _served_commit(second) == pushed)
+
+
+def _served_commit(printed: Printed) -> str:
+    return json.loads(_run_curl(printed.command)[1])["owners"]["sample"]["served_commit"]

@@ -1,0 +1,1 @@
+"""The real parts that the tests stand on: repositories, git hosts, processes, clients."""
