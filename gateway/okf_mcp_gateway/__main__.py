@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ import uvicorn
 from okf_mcp_gateway.app import build_app
 from okf_mcp_gateway.cache import hold_cache
 from okf_mcp_gateway.config import ConfigError, Configuration, load_configuration
-from okf_mcp_gateway.demo import demo_environment, demo_text
+from okf_mcp_gateway.demo import demo_environment, print_demo
 from okf_mcp_gateway.logs import configure_logging
 from okf_mcp_gateway.scrub import Scrubber
 from okf_mcp_gateway.source.process import Git
@@ -58,12 +59,8 @@ def main() -> None:
         if command == "check":
             print(f"The configuration is good: {len(configuration.registry.owners)} owners.")
         elif command == "demo":
-            token = configuration.settings.token.reveal() or ""
-            serve(
-                configuration,
-                environ,
-                on_listening=lambda url: print(demo_text(url, token), flush=True),
-            )
+            show = partial(print_demo, token=configuration.settings.token.reveal() or "")
+            serve(configuration, environ, on_listening=show)
         else:
             serve(configuration, environ)
     except ConfigError as error:

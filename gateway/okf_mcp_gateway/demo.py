@@ -44,19 +44,20 @@ def demo_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**defaults, **{name: value for name, value in environ.items() if value}, **fixed}
 
 
-def demo_text(address: str, token: str) -> str:
-    """Return what the person who started the demo reads: what to paste, and where."""
+def print_demo(address: str, *, token: str) -> None:
+    """Print what the person who started the demo reads: what to paste, and where."""
     url = f"{address}/{OWNER}/mcp"
     header = f"Authorization: Bearer {token}"
     entry = {"type": "http", "url": url, "headers": {"Authorization": f"Bearer {token}"}}
     snippet = json.dumps({"mcpServers": {f"{OWNER}-knowledge": entry}}, indent=2)
     status = f"{address}/status?artifacts=true"
-    return (
-        f"The gateway serves its sample owner. Ctrl-C stops it.\n\n"
-        f"URL:    {url}\n"
-        f"Token:  {token}\n\n"
-        f"For an MCP client, as .mcp.json:\n\n{snippet}\n\n"
-        f"For a shell:\n\ncurl -sS -H {shlex.quote(header)} {shlex.quote(status)}\n"
+    print(
+        "The gateway serves its sample owner. Ctrl-C stops it.",
+        f"URL:    {url}\nToken:  {token}",
+        f"For an MCP client, as .mcp.json:\n\n{snippet}",
+        f"For a shell:\n\ncurl -sS -H {shlex.quote(header)} {shlex.quote(status)}\n",
+        sep="\n\n",
+        flush=True,
     )
 
 
