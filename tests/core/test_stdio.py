@@ -51,7 +51,7 @@ def repository_folder(repository: Repository) -> Path:
 
 
 @pytest.mark.anyio
-@pytest.mark.row("T1", "T3", "D8", "D13")
+@pytest.mark.row("T3", "D8", "D13")
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_client_lists_and_reads_the_documents_of_the_repository(
     repository_folder: Path, mode: str
@@ -172,7 +172,6 @@ def test_a_folder_outside_git_is_served_under_its_own_name_with_a_warning_and_a_
     ]
 
 
-@pytest.mark.row("T1")
 def test_two_lines_of_python_serve_a_repository(repository_folder: Path, tmp_path: Path) -> None:
     script = f"from okf_mcp_server import run\nrun(['docs'], 'me', {str(repository_folder)!r})"
     ended = serve(tmp_path, script=script)

@@ -93,12 +93,11 @@ class RowLedger:
             if not claims:
                 yield f"{row}: no test claims it"
             elif not self._passed.intersection(claims):
-                yield f"{row}: no test that claims it ran and passed: {', '.join(claims)}"
+                yield f"{row}: no test that claims it ran and passed: {_names(claims)}"
 
     def _find_unknown(self, known: frozenset[str]) -> Iterator[str]:
         for row in sorted(self._tests_by_row.keys() - known, key=_by_number):
-            tests = ", ".join(self._tests_by_row[row])
-            yield f"{row}: the reference knows no such row: {tests}"
+            yield f"{row}: the reference knows no such row: {_names(self._tests_by_row[row])}"
 
 
 def _selects_paths(config: pytest.Config) -> bool:
@@ -118,6 +117,11 @@ def _lines_of_prose(text: str) -> Iterator[str]:
             opened_by = None if opened_by else fence[1]
         elif opened_by is None:
             yield line
+
+
+def _names(tests: Sequence[str]) -> str:
+    """Name each test once, whatever its parameters."""
+    return ", ".join(dict.fromkeys(each.partition("[")[0] for each in tests))
 
 
 def _by_number(row: str) -> tuple[str, int, str]:
