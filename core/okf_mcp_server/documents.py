@@ -211,7 +211,7 @@ def _page(frontmatter: Frontmatter) -> Page:
     slug = slugify_type(document_type) if document_type else ""
     if document_type is None or not slug:
         line = frontmatter.lines.get("type") or frontmatter.lines["export"]
-        message = "export is true, but there is no usable type; add one, such as 'type: Note'"
+        message = f"export is true, but {_type_fault(frontmatter)}; write one such as 'type: Note'"
         raise DocumentError(Fault("missing-type", message, line, severity="error"))
     content = frontmatter.body.strip()
     encoded = content.encode()
@@ -228,6 +228,14 @@ def _page(frontmatter: Frontmatter) -> Page:
         fields=frontmatter.fields,
         id_line=frontmatter.lines.get("id", 1),
     )
+
+
+def _type_fault(frontmatter: Frontmatter) -> str:
+    if frontmatter.scalar("type"):
+        return "the type has no letter and no digit"
+    if isinstance(frontmatter.fields.get("type"), str | None):
+        return "there is no type"
+    return "the type is not a text"
 
 
 def _segment(text: str) -> str:

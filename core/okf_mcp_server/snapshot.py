@@ -192,10 +192,10 @@ def _document(
         raise DocumentError(fault) from None
     document = place(page, path, owner)
     if first := placed.get(document.uri):
-        message = (
-            f"{document.uri} is already the URI of {printable(first.path)}; "
-            "give one of the two another id"
-        )
+        mend = "give one of the two another id"
+        if page.id is None:
+            mend = "add an id to one of the two: here it is the first word of the file's name"
+        message = f"{document.uri} is already the URI of {printable(first.path)}; {mend}"
         raise DocumentError(Fault("duplicate-uri", message, page.id_line))
     return document
 

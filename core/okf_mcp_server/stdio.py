@@ -6,7 +6,9 @@ stdout belongs to the protocol; all else goes to stderr.
 import argparse
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -35,8 +37,14 @@ def main() -> None:
         prog="okf-mcp-server",
         description="Serve the exported Markdown of this git repository over MCP on stdio.",
     )
-    parser.add_argument("--roots", help="folders to search, comma-separated (OKF_MCP_ROOTS)")
-    parser.add_argument("--owner", help="the owner's name in URIs (OKF_MCP_OWNER)")
+    parser.add_argument(
+        "--roots",
+        help="folders to search, from the repository's top, comma-separated; '.' is all of it "
+        "(OKF_MCP_ROOTS, colon-separated; design, backlog/docs and backlog/decisions)",
+    )
+    parser.add_argument(
+        "--owner", help="the owner's name in URIs (OKF_MCP_OWNER; the name of the folder)"
+    )
     arguments = parser.parse_args()
     try:
         run(roots=arguments.roots, owner=arguments.owner)
@@ -57,6 +65,9 @@ def run(
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     logging.getLogger("mcp").setLevel(logging.WARNING)
+    if threading.current_thread() is threading.main_thread():
+        # Ctrl-C ends a process that waits for a line of stdin in a thread only this way.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     folder = Path(base_dir or Path.cwd())
     top = find_top(folder)
     if top is None:
@@ -68,7 +79,11 @@ def run(
         log.warning("%s:%d: %s", diagnostic.path, diagnostic.line, diagnostic.message)
     log.info("Serving: documents=%d owner=%s roots=%d", len(snapshot.documents), name, len(chosen))
     if not snapshot.documents:
-        log.info("Nothing opts in: a file does with 'export: true' and a 'type' in its frontmatter")
+        log.info(
+            "Nothing opts in under %s: a file does with 'export: true' and a 'type' in its "
+            "frontmatter; --roots . searches the whole repository",
+            ", ".join(map(str, chosen)),
+        )
     anyio.run(_serve, name, snapshot)
 
 

@@ -43,6 +43,9 @@ _STOOD_FOR: Final = {stand_in: character for character, stand_in in _STAND_INS.i
 _SHOWN_CHARACTERS: Final = 60
 """How much of the author's text a reason quotes."""
 
+_QUOTES: Final = "a value that holds ': ' or begins with one of @ ` * & % { [ needs quotes"
+"""What mends most of what the parser calls a syntax error."""
+
 Entries: TypeAlias = dict[str, tuple[yaml.ScalarNode, yaml.Node]]
 """A mapping's key, as text, to its key node and its value node, in the author's order."""
 
@@ -72,7 +75,7 @@ def compose_mapping(text: str) -> yaml.MappingNode | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = error.problem or error.context or "this is not YAML"
-        raise YamlTextError(reason, mark.line + 1 if mark else None) from None
+        raise YamlTextError(f"{reason} ({_QUOTES})", mark.line + 1 if mark else None) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise YamlTextError(" ".join(str(error).split())) from None
     if not isinstance(root, yaml.MappingNode):

@@ -25,8 +25,8 @@ from okf_mcp_gateway.source.process import Git
 from okf_mcp_gateway.state import SystemClock
 from okf_mcp_server.errors import OkfError
 
-STOP_SECONDS: Final = 4
-"""How long running requests may take to finish once the gateway stops (P8)."""
+STOP_SECONDS: Final = 3
+"""How long running requests may take to finish, of the 5 s that the whole stop has (P8)."""
 
 KEEP_ALIVE_SECONDS: Final = 75
 """How long an idle connection is kept: longer than most clients keep theirs."""
@@ -34,7 +34,8 @@ KEEP_ALIVE_SECONDS: Final = 75
 _BACKLOG: Final = 2048
 """How many connections may wait to be accepted; uvicorn's own default."""
 
-log = logging.getLogger(__name__)
+# By name, as `python -m okf_mcp_gateway` runs this module as `__main__`.
+log = logging.getLogger("okf_mcp_gateway")
 
 
 class StartError(OkfError):

@@ -13,6 +13,7 @@ from starlette.middleware import Middleware
 from okf_mcp_gateway.auth import AllowedOrigins, BearerAuth, OriginGuard
 from okf_mcp_gateway.config import Configuration
 from okf_mcp_gateway.owners import Owner, PullSlots
+from okf_mcp_gateway.registry import OwnerConfig
 from okf_mcp_gateway.routes.config import config_route
 from okf_mcp_gateway.routes.health import health_route
 from okf_mcp_gateway.routes.mcp import ServedOwner, mcp_routes
@@ -22,6 +23,7 @@ from okf_mcp_gateway.routes.status import status_route
 from okf_mcp_gateway.scrub import Scrubber
 from okf_mcp_gateway.source.mirror import Mirror
 from okf_mcp_gateway.source.process import Git
+from okf_mcp_gateway.source.puller import Puller
 from okf_mcp_gateway.state import Clock
 from okf_mcp_server.server import build_server
 
@@ -75,18 +77,22 @@ def build_app(
 def _owners(
     configuration: Configuration, git: Git, scrubber: Scrubber, clock: Clock
 ) -> Mapping[str, Owner]:
-    settings, slots = configuration.settings, PullSlots()
-    return {
-        name: Owner(
+    slots = PullSlots()
+
+    def build(config: OwnerConfig) -> Owner:
+        scrub = partial(scrubber.scrub, url=config.url)
+        mirror = Mirror(config, configuration.settings.cache_dir, git)
+        puller = Puller(config, mirror, now=lambda: clock.now().at, scrub=scrub)
+        return Owner(
             config,
-            Mirror(config, settings.cache_dir, git),
+            puller,
             slots=slots,
             clock=clock,
-            scrub=partial(scrubber.scrub, url=config.url),
-            pull_wait_seconds=settings.pull_wait_seconds,
+            scrub=scrub,
+            pull_wait_seconds=configuration.settings.pull_wait_seconds,
         )
-        for name, config in configuration.registry.owners.items()
-    }
+
+    return {name: build(config) for name, config in configuration.registry.owners.items()}
 
 
 def _serve(owner: Owner) -> ServedOwner:

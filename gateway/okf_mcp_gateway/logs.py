@@ -2,15 +2,23 @@
 
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
+from typing import Final
 
 from okf_mcp_gateway.config import Settings
 from okf_mcp_gateway.scrub import Scrubber, ScrubbingFormatter
 
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""What would end a line, or speak to the terminal that shows it."""
+
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: `time`, `level`, `logger`, `message`, and `traceback` if any."""
+    """One JSON object a line: `time`, `level`, `logger`, `message`, and `traceback` if any.
+
+    It is ASCII, since stderr may have any encoding.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
@@ -22,7 +30,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line)
 
 
 class TextFormatter(logging.Formatter):
@@ -30,7 +38,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line."""
-        message = record.getMessage().replace("\n", "\\n").replace("\r", "\\r")
+        message = _CONTROL.sub(lambda match: repr(match[0])[1:-1], record.getMessage())
         line = f"{_time(record)} {record.levelname} {record.name}: {message}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from anyio import CapacityLimiter, Event, move_on_after, to_thread
 
 from okf_mcp_gateway.registry import OwnerConfig
-from okf_mcp_gateway.source.error_class import error_class
-from okf_mcp_gateway.source.mirror import Copy, Mirror, SourceError, StoredCopy, Tip
-from okf_mcp_gateway.source.process import GitError, GitStoppedError, GitTimeoutError
+from okf_mcp_gateway.source.error_class import SourceError, error_class
+from okf_mcp_gateway.source.process import GitError, GitStoppedError
+from okf_mcp_gateway.source.puller import Puller
 from okf_mcp_gateway.state import (
     Clock,
     Instant,
@@ -26,7 +26,7 @@ from okf_mcp_gateway.state import (
     is_due,
     wait_seconds,
 )
-from okf_mcp_server.snapshot import Snapshot, load_docs
+from okf_mcp_server.snapshot import Snapshot
 
 MAX_PULLS: Final = 16
 """How many pulls run at a time. A pull runs one git command at a time, so this bounds those too."""
@@ -36,6 +36,9 @@ MAX_PULLS_PER_HOST: Final = 4
 
 MAX_RESTORES: Final = 4
 """How many cached copies are loaded at a time at the start."""
+
+MAX_MESSAGE_CHARACTERS: Final = 1000
+"""How much is kept of what a git host may say in its error."""
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +76,7 @@ class Owner:
     def __init__(
         self,
         config: OwnerConfig,
-        mirror: Mirror,
+        puller: Puller,
         *,
         slots: PullSlots,
         clock: Clock,
@@ -86,7 +89,7 @@ class Owner:
         """What is served; replaced as a whole by the owner's task."""
         self.next_attempt_at: Instant | None = None
         """When an owner without content retries by itself; None if it won't, or is about to."""
-        self._mirror = mirror
+        self._puller = puller
         self._slots = slots
         self._clock = clock
         self._scrub = scrub
@@ -140,6 +143,9 @@ class Owner:
             await self._next_turn(failures)
             pull, self._asked = self._asked or Pull(self._clock.now()), None
             self._running = pull
+            if failures:
+                # What kept us from a sound copy may be over, such as a slow disk.
+                await self._restore()
             pull.fault = await self._pull()
             failures = 0 if self.state.snapshot else failures + 1
             self._running = None
@@ -173,7 +179,7 @@ class Owner:
         """Serve the cached copy, if it is sound, before its source is asked."""
         try:
             restored = await to_thread.run_sync(
-                self._load_stored, abandon_on_cancel=True, limiter=self._slots.restores
+                self._puller.restore, abandon_on_cancel=True, limiter=self._slots.restores
             )
         except GitStoppedError:
             restored = None
@@ -181,8 +187,8 @@ class Owner:
             log.exception("Cached copy not loaded: owner=%s", self.config.name)
             restored = None
         if restored is not None:
-            snapshot, stored = restored
-            pulled_at = self._clock.now().back_to(stored.pulled_at)
+            snapshot, at = restored
+            pulled_at = self._clock.now().back_to(at)
             self.state = OwnerState(snapshot, pulled_at=pulled_at, attempted_at=pulled_at)
             self._log_publish("Serving the cached copy", snapshot)
         self._restored.set()
@@ -192,7 +198,10 @@ class Owner:
         try:
             async with self._slots.of(self.config.url):
                 snapshot = await to_thread.run_sync(
-                    self._bring, abandon_on_cancel=True, limiter=self._slots.threads
+                    self._puller.pull,
+                    self.state.snapshot,
+                    abandon_on_cancel=True,
+                    limiter=self._slots.threads,
                 )
         except GitStoppedError as error:
             return PullFault("LoadError", str(error))
@@ -206,64 +215,13 @@ class Owner:
             log.info("Source is back: owner=%s", self.config.name)
         return None
 
-    def _bring(self) -> Snapshot:
-        """Return the snapshot of the source's tip, on disk too; in a thread."""
-        previous = self.state.snapshot
-        tip = self._mirror.probe()
-        if previous is not None and previous.commit == tip.commit:
-            try:
-                self._mirror.record_contact(self._clock.now().at)
-            except FileNotFoundError:
-                log.warning("Copy on disk gone, cloning anew: owner=%s", self.config.name)
-            else:
-                return previous
-        copy, snapshot = self._fetch_and_load(tip, previous)
-        self._mirror.publish(copy, self._clock.now().at)
-        return snapshot
-
-    def _fetch_and_load(self, tip: Tip, previous: Snapshot | None) -> tuple[Copy, Snapshot]:
-        """Bring the tip into the copy on disk, or into a new one if none works (P4)."""
-        if self._mirror.open() is not None:
-            try:
-                copy = self._mirror.fetch(tip)
-                return copy, self._load(copy, previous)
-            except (GitStoppedError, GitTimeoutError):
-                raise
-            except (GitError, SourceError) as error:
-                if isinstance(error, SourceError) and error.timed_out:
-                    raise
-                reason = self._scrub(str(error))
-                log.warning("Cloning anew: owner=%s reason=%s", self.config.name, reason)
-        copy = self._mirror.clone(tip)
-        return copy, self._load(copy, previous)
-
-    def _load_stored(self) -> tuple[Snapshot, StoredCopy] | None:
-        stored = self._mirror.open()
-        try:
-            return (self._load(stored.copy, None), stored) if stored else None
-        except GitStoppedError:
-            raise
-        except GitError as error:
-            reason = self._scrub(str(error))
-            log.warning("Cached copy broken: owner=%s reason=%s", self.config.name, reason)
-            return None
-
-    def _load(self, copy: Copy, previous: Snapshot | None) -> Snapshot:
-        return load_docs(
-            self._mirror.tree(copy),
-            owner=self.config.name,
-            roots=self.config.roots,
-            commit=copy.commit,
-            previous=previous,
-        )
-
     def _publish_fault(self, error: Exception) -> PullFault:
         """Publish why a pull failed; what is served stays."""
         if not isinstance(error, SourceError | GitError | OSError):
             log.error("Pull failed unexpectedly: owner=%s", self.config.name, exc_info=error)
         fault = PullFault(
             type="CloneError" if isinstance(error, SourceError) else "LoadError",
-            message=self._scrub(_sentence(error)),
+            message=self._scrub(_sentence(error))[:MAX_MESSAGE_CHARACTERS],
             error_class=error_class(error),
             timed_out=error_class(error) == "timeout",
         )
@@ -278,7 +236,8 @@ class Owner:
         return fault
 
     def _log_publish(self, event: str, snapshot: Snapshot) -> None:
-        log.info(
+        log.log(
+            logging.WARNING if snapshot.diagnostics else logging.INFO,
             "%s: owner=%s commit=%s documents=%d parsed=%d diagnostics=%d",
             event,
             self.config.name,

@@ -5,6 +5,7 @@ It is the allowlist: nothing is served, and no host gets a token, that it doesn'
 """
 
 import ipaddress
+import math
 import os
 import re
 import subprocess
@@ -74,6 +75,11 @@ class OwnerConfig:
     def is_pinned(self) -> bool:
         """Whether `ref` is a full commit id: pulled once, never due (G2)."""
         return _COMMIT_ID.fullmatch(self.ref) is not None
+
+    @property
+    def fresh_seconds(self) -> float:
+        """How old what was pulled may be and still be fresh: a pinned commit never grows old."""
+        return math.inf if self.is_pinned else self.ttl_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,11 @@ _A_TTL: Final = f"a whole number of seconds from 0 to {MAX_TTL_SECONDS}, as plai
 _URL: Final = _Rule(
     is_source_url,
     "https:// or http:// with a host, or file:// with an absolute path; no user information"
-    " (credentials are for that), no query, fragment, blanks or control characters",
+    " (credentials are for that), no query, fragment, blanks or control characters; no SSH",
 )
-_ROOT: Final = _Rule(is_root, "relative paths inside the repository, with / and without ..")
+_ROOT: Final = _Rule(
+    is_root, "relative paths inside the repository, with / and without any .. in them"
+)
 _TOKEN_ENV: Final = _Rule(
     re.compile(r"OKF_GIT_TOKEN_[A-Z0-9_]+(?<!_FILE)").fullmatch,
     "the name of a variable, OKF_GIT_TOKEN_ and then A-Z 0-9 _ (but not _FILE at its end)",
@@ -74,11 +76,11 @@ _TOKEN_USER: Final = _Rule(
 
 
 class RegistryReader:
-    """Reads one registry file and collects all that is wrong with it in `faults`, as sentences."""
+    """Reads one registry file and collects all that is wrong with it, as sentences."""
 
     def __init__(self, path: Path, *, secret: Callable[[str], Secret], git_path: str) -> None:
         """Take the file, what finds the secret of a variable's name, and the `PATH` of git."""
-        self.faults: list[str] = []
+        self._faults: list[tuple[int, str]] = []
         self._path = path
         self._secret = secret
         self._git_path = git_path
@@ -86,6 +88,11 @@ class RegistryReader:
             cache(self._is_ref),
             "what `git check-ref-format --branch` accepts: a branch, a tag or a full commit id",
         )
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What was found, by line."""
+        return tuple(fault for _, fault in sorted(self._faults, key=lambda found: found[0]))
 
     def read(self) -> Registry:
         """Return the registry; where there are `faults` afterwards, it has gaps and stand-ins."""
@@ -112,7 +119,7 @@ class RegistryReader:
             if root is not None:
                 return _Entry("", line_of(root), root)
         where = f"{self._path}, line {line}" if line else f"{self._path}"
-        self.faults.append(f"{where}: the registry can't be read: {reason}.")
+        self._faults.append((line or 0, f"{where}: the registry can't be read: {reason}."))
         return None
 
     def _defaults(self, entry: _Entry | None) -> Defaults:
@@ -143,11 +150,15 @@ class RegistryReader:
         written = self._mapping(entry)
         if entry and isinstance(entry.node, yaml.MappingNode) and not written:
             self._refuse(entry, "is empty", "at least one owner")
-        names: set[str] = set()
+        seen: dict[str, _Entry] = {}
         for name, owner in written.items():
-            if not is_owner_name(name) or name.lower() in names:
+            twin = seen.setdefault(name.lower(), owner)
+            if twin is not owner:
+                self._refuse(owner, f"differs only in case from line {twin.line}", _A_NAME)
+            elif name.lower() in RESERVED_NAMES:
+                self._refuse(owner, "has a name that is reserved", _A_NAME)
+            elif not is_owner_name(name):
                 self._refuse(owner, "has a name that is not usable", _A_NAME)
-            names.add(name.lower())
         return {
             name: self._owner(name, owner, defaults, credentials) for name, owner in written.items()
         }
@@ -236,12 +247,14 @@ class RegistryReader:
         try:
             return is_branch_name(ref, git_path=self._git_path)
         except (OSError, subprocess.TimeoutExpired) as error:
-            self.faults.append(f"git can't be run to check refs ({error}); allowed: git on PATH.")
+            fault = f"git can't be run to check refs ({error}); allowed: git on PATH."
+            self._faults.append((0, fault))
             return True  # the ref is not to blame
 
     def _refuse(self, entry: _Entry, problem: str, allowed: str) -> None:
         key = f"{entry.key} " if entry.key else "the file "
-        self.faults.append(f"{self._path}, line {entry.line}: {key}{problem}; allowed: {allowed}.")
+        fault = f"{self._path}, line {entry.line}: {key}{problem}; allowed: {allowed}."
+        self._faults.append((entry.line, fault))
 
 
 def _shown(entry: _Entry) -> str:

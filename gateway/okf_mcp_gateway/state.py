@@ -114,28 +114,25 @@ def pulled_age_seconds(state: OwnerState, now: Instant) -> int | None:
     return None if state.pulled_at is None else max(int(now.since(state.pulled_at)), 0)
 
 
-def freshness(state: OwnerState, ttl_seconds: int, now: Instant) -> Freshness:
+def freshness(state: OwnerState, fresh_seconds: float, now: Instant) -> Freshness:
     """Judge what is served; the first verdict that matches wins (S2).
 
-    An age equal to the ttl is still fresh.
+    An age equal to `fresh_seconds`, an owner's ttl, is still fresh.
     """
     age = pulled_age_seconds(state, now)
     if state.snapshot is None or age is None:
         return Freshness.UNKNOWN
     if state.fault is not None:
         return Freshness.STALE
-    return Freshness.STALE_TTL if age > ttl_seconds else Freshness.FRESH
+    return Freshness.STALE_TTL if age > fresh_seconds else Freshness.FRESH
 
 
 def is_due(state: OwnerState, config: OwnerConfig, now: Instant) -> bool:
     """Say whether a request that comes now pulls an owner that has content (S2, P3)."""
     if state.fault is not None and state.attempted_at is not None:
         return now.since(state.attempted_at) > RETRY_SECONDS
-    if config.is_pinned:
-        return False
-    return config.ttl_seconds == 0 or (
-        freshness(state, config.ttl_seconds, now) is Freshness.STALE_TTL
-    )
+    verdict = freshness(state, config.fresh_seconds, now)
+    return config.fresh_seconds == 0 or verdict is Freshness.STALE_TTL
 
 
 def wait_seconds(state: OwnerState, pull_wait_seconds: float) -> float:

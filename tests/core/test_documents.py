@@ -107,24 +107,26 @@ def test_a_file_that_does_not_opt_in_is_nothing(raw: bytes) -> None:
 
 @pytest.mark.row("D1", "D3")
 @pytest.mark.parametrize(
-    ("lines", "line"),
+    ("lines", "line", "what"),
     [
-        (["export: true"], 2),
-        (["# first", "export: true"], 3),
-        (["export: true", "type:"], 3),
-        (["type: ~", "export: true"], 2),
-        (["export: true", "type: '  '"], 3),
-        (["export: true", "type: '---'"], 3),
-        (["export: true", "type: '~'"], 3),
-        (["export: true", "type: 🙂"], 3),
-        (["export: true", "type: [Note]"], 3),
-        (["export: true", "type: {a: b}"], 3),
-        (["<<: {export: true}"], 2),
+        (["export: true"], 2, "there is no type"),
+        (["# first", "export: true"], 3, "there is no type"),
+        (["export: true", "type:"], 3, "there is no type"),
+        (["type: ~", "export: true"], 2, "there is no type"),
+        (["export: true", "type: '  '"], 3, "there is no type"),
+        (["<<: {export: true}"], 2, "there is no type"),
+        (["export: true", "type: '---'"], 3, "the type has no letter and no digit"),
+        (["export: true", "type: '~'"], 3, "the type has no letter and no digit"),
+        (["export: true", "type: 🙂"], 3, "the type has no letter and no digit"),
+        (["export: true", "type: [Note]"], 3, "the type is not a text"),
+        (["export: true", "type: {a: b}"], 3, "the type is not a text"),
     ],
     ids=str,
 )
-def test_an_export_without_a_usable_type_is_an_error(lines: list[str], line: int) -> None:
-    message = "export is true, but there is no usable type; add one, such as 'type: Note'"
+def test_an_export_without_a_usable_type_is_an_error(
+    lines: list[str], line: int, what: str
+) -> None:
+    message = f"export is true, but {what}; write one such as 'type: Note'"
     raw = "\n".join(["---", *lines, "---", ""]).encode()
     assert fault(raw) == Fault("missing-type", message, line, "error")
 
@@ -150,7 +152,10 @@ def test_a_file_that_is_not_utf_8_is_unreadable_at_its_line(raw: bytes, line: in
 
 @pytest.mark.row("D4")
 def test_a_block_that_is_not_yaml_is_unreadable_at_its_line() -> None:
-    message = "the frontmatter can't be read: mapping values are not allowed in this context"
+    message = (
+        "the frontmatter can't be read: mapping values are not allowed in this context (a value "
+        "that holds ': ' or begins with one of @ ` * & % { [ needs quotes)"
+    )
     assert fault(written("title: a: b")) == Fault("unreadable", message, 4, "warning")
 
 

@@ -71,7 +71,8 @@ def test_files_that_can_not_be_served_are_diagnostics_and_all_others_are_served(
             "warning",
             "broken.md",
             4,
-            f"{unreadable}mapping values are not allowed in this context",
+            f"{unreadable}mapping values are not allowed in this context (a value that holds ': ' "
+            "or begins with one of @ ` * & % { [ needs quotes)",
         ),
         Diagnostic(
             "invalid-id",
@@ -93,7 +94,7 @@ def test_files_that_can_not_be_served_are_diagnostics_and_all_others_are_served(
             "error",
             "untyped.md",
             2,
-            "export is true, but there is no usable type; add one, such as 'type: Note'",
+            "export is true, but there is no type; write one such as 'type: Note'",
         ),
         Diagnostic("unreadable", "warning", "vanished.md", 1, "the file can't be read: OSError"),
         Diagnostic(
@@ -196,10 +197,13 @@ def test_of_two_documents_with_one_uri_the_first_in_order_is_served(load: Load) 
 
     assert uris(snapshot) == ["note/x", "guide/x"]
     assert snapshot.by_uri["knowledge://acme/note/x"].title == "from b"
-    message = "knowledge://acme/note/x is already the URI of b/x.md; give one of the two another id"
+    taken = "knowledge://acme/note/x is already the URI of b/x.md;"
+    derived = "add an id to one of the two: here it is the first word of the file's name"
     assert snapshot.diagnostics == (
-        Diagnostic("duplicate-uri", "warning", "a/x y.md", 1, message),
-        Diagnostic("duplicate-uri", "warning", "a/z.md", 4, message),
+        Diagnostic("duplicate-uri", "warning", "a/x y.md", 1, f"{taken} {derived}"),
+        Diagnostic(
+            "duplicate-uri", "warning", "a/z.md", 4, f"{taken} give one of the two another id"
+        ),
     )
 
 

@@ -104,7 +104,8 @@ def test_stdout_holds_the_protocol_only_and_the_end_of_stdin_ends_the_server(
         f"WARNING backlog/docs:1: {missing}",
         f"WARNING backlog/decisions:1: {missing}",
         "WARNING design/broken.md:3: the frontmatter can't be read: mapping values are not allowed "
-        "in this context",
+        "in this context (a value that holds ': ' or begins with one of @ ` * & % { [ needs "
+        "quotes)",
         "INFO Serving: documents=2 owner=origin.clone roots=3",
     ]
 
@@ -168,7 +169,8 @@ def test_a_folder_outside_git_is_served_under_its_own_name_with_a_warning_and_a_
     assert ended.stderr.splitlines() == [
         "WARNING No git repository found: folder=folder",
         "INFO Serving: documents=0 owner=folder roots=1",
-        "INFO Nothing opts in: a file does with 'export: true' and a 'type' in its frontmatter",
+        "INFO Nothing opts in under design: a file does with 'export: true' and a 'type' in its "
+        "frontmatter; --roots . searches the whole repository",
     ]
 
 

@@ -159,9 +159,31 @@ def test_a_fault_in_dot_env_names_it(directory: Path) -> None:
     (directory / ".env").write_text("OKF_GATEWAY_PORT=http\n")
     (fault,) = faults(directory, environment())
     assert fault == (
-        f"{directory}/.env: OKF_GATEWAY_PORT is 'http'; allowed: a whole number from 0 (any free"
-        " port) to 65535."
+        f"{directory}/.env, line 1: OKF_GATEWAY_PORT is 'http'; allowed: a whole number from 0"
+        " (any free port) to 65535."
     )
+
+
+@pytest.mark.row("G1")
+def test_a_line_of_dot_env_that_sets_nothing_is_a_fault(directory: Path) -> None:
+    (directory / ".env").write_text("# ours\nOKF_GATEWAY_PORT: 8300\nOKF_GATEWAY_HOST='::1\n")
+    assert faults(directory, environment()) == (
+        f"{directory}/.env, line 2: can't be read; allowed: NAME=value, quotes closed.",
+        f"{directory}/.env, line 3: can't be read; allowed: NAME=value, quotes closed.",
+    )
+
+
+@pytest.mark.row("G1")
+def test_a_misspelt_setting_in_dot_env_is_a_fault(directory: Path) -> None:
+    (directory / ".env").write_text("OKF_GATEWAY_TOCKEN=a\nMCP_GATEWAY_TOKEN=b\n")
+    (fault,) = faults(directory, environment())
+    assert fault.startswith(f"{directory}/.env, line 1: OKF_GATEWAY_TOCKEN is not a setting;")
+    assert "OKF_GATEWAY_TOKEN, OKF_GATEWAY_TOKEN_FILE" in fault
+
+
+@pytest.mark.row("G1")
+def test_a_name_like_ours_in_the_environment_is_somebody_elses(directory: Path) -> None:
+    load_configuration(environment(OKF_GATEWAY_SERVICE_HOST="10.0.0.1"), directory)
 
 
 @pytest.mark.row("G1")
@@ -282,9 +304,9 @@ def test_all_faults_of_environment_and_registry_come_at_once(directory: Path) ->
     assert found[1:] == [
         "environment: OKF_GATEWAY_PORT is 'x'",
         "environment: OKF_GATEWAY_LOG_FORMAT is 'x'",
-        f"{file}, line 4: extra is not a known key",
         f"{file}, line 2: owners.acme.url is '/srv/x'",
         f"{file}, line 3: owners.beta.ttl is '1m'",
+        f"{file}, line 4: extra is not a known key",
     ]
 
 

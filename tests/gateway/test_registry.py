@@ -9,6 +9,7 @@ import yaml
 
 from okf_mcp_gateway.config import ConfigError, load_configuration
 from okf_mcp_gateway.registry import (
+    RESERVED_NAMES,
     CredentialRef,
     Defaults,
     OwnerConfig,
@@ -225,14 +226,15 @@ def test_a_name_that_is_one_segment_and_one_folder_is_taken(file: Path, name: st
 def test_any_other_name_is_refused(file: Path, name: str) -> None:
     text = as_yaml({"owners": {name: {"url": URL}}})
     (fault,) = faults(file, text)
-    assert "has a name that is not usable; allowed: 1 to 64 of A-Z" in fault
+    reason = "reserved" if name.lower() in RESERVED_NAMES else "not usable"
+    assert f"has a name that is {reason}; allowed: 1 to 64 of A-Z" in fault
     assert fault.isprintable()
 
 
 @pytest.mark.row("G3")
 def test_names_that_differ_only_in_case_are_refused(file: Path) -> None:
     (fault,) = faults(file, f"owners:\n  acme: {{url: '{URL}'}}\n  Acme: {{url: '{URL}'}}\n")
-    assert fault.startswith(f"{file}, line 3: owners.Acme has a name that is not usable")
+    assert fault.startswith(f"{file}, line 3: owners.Acme differs only in case from line 2")
 
 
 @pytest.mark.row("G3")
@@ -580,12 +582,12 @@ def test_every_fault_of_the_file_is_found_at_once_with_its_line(file: Path) -> N
     )
     assert [fault.split(";")[0].removeprefix(f"{file}, ") for fault in faults(file, text)] == [
         "line 2: defaults.ttl is '-1'",
-        "line 10: credentials.h has no token_env",
         "line 4: owners.a/b has a name that is not usable",
         "line 5: owners.a/b.url is 'ext::sh'",
         "line 6: owners.a/b.ref is 'a..b'",
-        "line 8: owners.ok.rul is not a known key",
         "line 7: owners.ok has no url",
+        "line 8: owners.ok.rul is not a known key",
+        "line 10: credentials.h has no token_env",
     ]
 
 

@@ -59,9 +59,6 @@ def crash_response(request: Request, _: Exception) -> Response:
     """
     request_id = uuid4().hex
     log.error(
-        "Request crashed: id=%s method=%s path=%s",
-        request_id,
-        request.method,
-        request.scope["path"],  # not `request.url`, which fails on a `Host` that is no host
+        "Request crashed: id=%s method=%s path=%s", request_id, request.method, request.url.path
     )
     return JSONResponse({"error": f"internal error; request id {request_id}"}, status_code=500)

@@ -53,7 +53,7 @@ def _row(owner: Owner, now: Instant, *, artifacts: bool, diagnostics: bool) -> d
         "served_commit": state.snapshot.commit if state.snapshot else None,
         "source_available": state.fault is None,
         "stale": state.is_stale,
-        "freshness": freshness(state, config.ttl_seconds, now).value,
+        "freshness": freshness(state, config.fresh_seconds, now).value,
         "docs_loaded": len(documents),
         "last_pulled_at": _time(state.pulled_at),
         "last_pulled_age_seconds": pulled_age_seconds(state, now),

@@ -9,8 +9,7 @@ from typing import Final
 from okf_mcp_gateway.source.process import Git, GitError
 from okf_mcp_server.tree import SUFFIX, TreeEntry
 
-_REGULAR_FILES: Final = frozenset({b"100644", b"100755", b"100664"})
-"""The modes of regular files; git wrote the last one in its first years."""
+_REGULAR_FILES: Final = frozenset({b"100644", b"100755"})
 
 _SUFFIX: Final = SUFFIX.encode()
 
@@ -45,8 +44,6 @@ class CommitTree:
     def read(self, entries: Iterable[TreeEntry]) -> Iterator[tuple[TreeEntry, bytes | OSError]]:
         """Yield each entry with the bytes of its blob, all by one git process."""
         wanted = list(entries)
-        if not wanted:
-            return
         with tempfile.TemporaryFile(dir=self._git_dir) as questions:
             questions.writelines(f"{entry.key}\n".encode() for entry in wanted)
             questions.seek(0)

@@ -4,6 +4,7 @@ Nothing of the user's or the system's reaches git (G4, P7): its environment is b
 its configuration is the file `gitconfig` beside this module, it has no terminal and no prompt.
 """
 
+import math
 import os
 import selectors
 import signal
@@ -105,6 +106,9 @@ class Git:
             "GIT_CONFIG_KEY_0": "include.path",
             "GIT_CONFIG_VALUE_0": str(_CONFIG),
             "GIT_ALLOW_PROTOCOL": "file:http:https",
+            # git's own deadline for a silent host: it counts for one that outlives us, too.
+            "GIT_HTTP_LOW_SPEED_LIMIT": "1",
+            "GIT_HTTP_LOW_SPEED_TIME": str(math.ceil(deadline_seconds)),
             "GIT_LITERAL_PATHSPECS": "1",
             "GIT_OPTIONAL_LOCKS": "0",
             "GIT_TERMINAL_PROMPT": "0",

@@ -1,0 +1,290 @@
+"""The files of a commit, read from git's objects (P4, P5, D10)."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from okf_mcp_gateway.source.commit_tree import CommitTree
+from okf_mcp_gateway.source.error_class import error_class
+from okf_mcp_gateway.source.process import Git, GitError, GitStoppedError
+from okf_mcp_server.tree import TreeEntry
+from support.repositories import Repository
+from support.repositories import git as run_git
+
+WHOLE = (PurePosixPath("."),)
+
+OpenTree = Callable[[], CommitTree]
+
+
+@pytest.fixture
+def open_tree(git: Git, repository: Repository) -> OpenTree:
+    """Commit what was written, push it, and return its tree in the bare repository."""
+
+    def commit() -> CommitTree:
+        return CommitTree(git, repository.bare, repository.publish())
+
+    return commit
+
+
+def paths(tree: CommitTree, *roots: str) -> list[str]:
+    wanted = [PurePosixPath(root) for root in roots] or WHOLE
+    return sorted(str(entry.path) for entry in tree.entries(wanted))
+
+
+def contents(tree: CommitTree) -> dict[str, bytes]:
+    read: dict[str, bytes] = {}
+    for entry, raw in tree.read(tree.entries(WHOLE)):
+        assert isinstance(raw, bytes)
+        assert entry.size == len(raw)
+        read[str(entry.path)] = raw
+    return read
+
+
+def object_path(repository: Path, object_id: str) -> Path:
+    return repository / "objects" / object_id[:2] / object_id[2:]
+
+
+@pytest.mark.row("P5", "D10")
+def test_regular_markdown_files_are_read_and_nothing_else(
+    repository: Repository, open_tree: OpenTree
+) -> None:
+    repository.write("plain.md", "plain")
+    repository.write("a/b/c/deep.md", "deep")
+    repository.write(".hidden/.dot.md", "dot")
+    repository.write("tool.md", "executable")
+    repository.write("upper.MD", "another suffix")
+    repository.write("words.txt", "no Markdown")
+    repository.write("md", "no suffix")
+    repository.link("link.md", "plain.md")
+    repository.link("outside.md", "/etc/passwd")
+    repository.link("folder", "a")
+    repository.commit()
+    repository.git("update-index", "--chmod=+x", "tool.md")
+    repository.git(*("update-index", "--add", "--cacheinfo", f"160000,{repository.head},module.md"))
+    assert contents(open_tree()) == {
+        ".hidden/.dot.md": b"dot",
+        "a/b/c/deep.md": b"deep",
+        "plain.md": b"plain",
+        "tool.md": b"executable",
+    }
+
+
+def test_a_file_that_git_of_the_first_years_wrote_is_read(git: Git, repository: Repository) -> None:
+    blob = repository.git("hash-object", "-w", "--stdin", stdin=b"old")
+    tree = run_git(
+        *("hash-object", "-t", "tree", "-w", "--literally", "--stdin"),
+        folder=repository.clone,
+        stdin=b"100664 old.md\0" + bytes.fromhex(blob),
+    )
+    commit = repository.git("commit-tree", "-m", "old", tree.decode().strip())
+    old = CommitTree(git, repository.clone / ".git", commit)
+    assert contents(old) == {"old.md": b"old"}
+
+
+def test_an_entry_is_keyed_by_its_blob(repository: Repository, open_tree: OpenTree) -> None:
+    repository.write("a.md", "same")
+    repository.write("b.md", "same")
+    blob = repository.git("hash-object", "a.md")
+    assert list(open_tree().entries(WHOLE)) == [
+        TreeEntry(PurePosixPath("a.md"), blob, 4),
+        TreeEntry(PurePosixPath("b.md"), blob, 4),
+    ]
+
+
+@pytest.mark.row("G2")
+@pytest.mark.parametrize(
+    ("roots", "found"),
+    [
+        (["docs"], ["docs/a.md", "docs/sub/b.md"]),
+        (["docs/sub"], ["docs/sub/b.md"]),
+        (["docs/sub", "docs"], ["docs/a.md", "docs/sub/b.md"]),
+        (["docs-2", "docs/sub"], ["docs-2/c.md", "docs/sub/b.md"]),
+        (["docs.md"], []),
+        (["docs/a.md"], []),
+        (["link"], []),
+        (["link.md"], []),
+        (["module"], []),
+        (["nowhere"], []),
+        (["DOCS"], []),
+        ([":odd"], [":odd/d.md"]),
+        ([":(top)docs"], []),
+        (["*"], ["*/e.md"]),
+        (["d?cs"], []),
+        (["-x"], ["-x/f.md"]),
+        (["ü"], ["ü/g.md"]),
+        ([".", "docs"], None),
+    ],
+    ids=str,
+)
+def test_a_root_is_a_folder_by_its_very_name(
+    repository: Repository, open_tree: OpenTree, roots: list[str], found: list[str] | None
+) -> None:
+    files = ["docs/a.md", "docs/sub/b.md", "docs-2/c.md", ":odd/d.md", "*/e.md", "-x/f.md"]
+    files += ["ü/g.md", "docs.md"]
+    for path in files:
+        repository.write(path, path)
+    repository.link("link", "docs")
+    repository.link("link.md", "docs/a.md")
+    repository.commit()
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{repository.head},module")
+    assert paths(open_tree(), *roots) == sorted(files if found is None else found)
+
+
+@pytest.mark.row("P5")
+def test_any_name_of_a_file_is_read_as_it_stands(
+    repository: Repository, open_tree: OpenTree
+) -> None:
+    files = {
+        "line\nend.md": b"1",
+        "tab\tand space .md": b"2",
+        "double \" single ' back \\ slash.md": b"3",
+        "céß-☃.md": b"4",
+        os.fsdecode(b"latin-\xe9.md"): b"5",
+        "\r.md": b"6",
+        " 100644 blob 0123 7\t.md": b"7",
+        ".md": b"8",
+    }
+    for path, content in files.items():
+        repository.write(path, content)
+    assert contents(open_tree()) == files
+
+
+@pytest.mark.row("P5")
+def test_bytes_come_out_as_they_were_committed(repository: Repository, open_tree: OpenTree) -> None:
+    files = {
+        "empty.md": b"",
+        "no-end.md": b"no line end",
+        "crlf.md": b"a\r\nb\rc\n\r\n",
+        "nul.md": bytes(range(256)) * 3,
+        "header.md": b"e69de29bb2d1d6434b8b29ae775ad8c2e48c5391 blob 5\nwords\n",
+        "big.md": os.urandom(1024) * 6 * 1024,
+        "z.md": b"after the big one",
+    }
+    repository.write(".gitattributes", "*.md text eol=lf ident filter=lfs working-tree-encoding=x")
+    repository.commit()
+    for path, content in files.items():
+        blob = repository.git("hash-object", "-w", "--no-filters", "--stdin", stdin=content)
+        repository.git("update-index", "--add", "--cacheinfo", f"100644,{blob},{path}")
+    assert contents(open_tree()) == files
+
+
+def test_thousands_of_files_cost_two_processes(git: Git, repository: Repository) -> None:
+    files = {f"{n % 50}/{n}.md": f"words {n}\n".encode() * (n % 100) for n in range(5000)}
+    commit = repository.fast_import(files)
+    tree = CommitTree(git, repository.clone / ".git", commit)
+    before = git.started_processes
+    assert contents(tree) == files
+    assert git.started_processes - before == 2
+
+
+def test_nothing_is_started_where_nothing_is_wanted(git: Git, open_tree: OpenTree) -> None:
+    tree = open_tree()
+    before = git.started_processes
+    assert list(tree.read([])) == []
+    assert git.started_processes == before
+
+
+def test_a_repository_without_a_file_has_no_entries(open_tree: OpenTree) -> None:
+    tree = open_tree()
+    assert paths(tree) == paths(tree, "docs") == []
+
+
+@pytest.mark.row("P4")
+def test_a_lost_blob_is_a_fault_of_the_copy_when_it_is_listed_and_when_it_is_read(
+    git: Git, repository: Repository, open_tree: OpenTree
+) -> None:
+    for name in "abc":
+        repository.write(f"{name}.md", name)
+    tree = open_tree()
+    entries = list(tree.entries(WHOLE))
+    object_path(repository.bare, entries[1].key).unlink()
+    message = f"the copy has lost the blob {entries[1].key}"
+    with pytest.raises(GitError) as caught:
+        list(tree.entries(WHOLE))
+    assert (str(caught.value), error_class(caught.value)) == (message, "corrupt")
+    reading = tree.read(entries)
+    assert next(reading) == (entries[0], b"a")
+    with pytest.raises(GitError) as caught:
+        next(reading)
+    assert (str(caught.value), error_class(caught.value)) == (message, "corrupt")
+
+
+@pytest.mark.row("P4")
+@pytest.mark.parametrize("lost", ["HEAD^{tree}", "HEAD:docs", "HEAD"])
+@pytest.mark.parametrize("is_cut", [False, True], ids=["gone", "cut"])
+def test_a_lost_tree_or_commit_is_a_fault_of_the_copy(
+    repository: Repository, open_tree: OpenTree, lost: str, is_cut: bool
+) -> None:
+    for number in range(50):
+        repository.write(f"docs/{number}.md", str(number))
+    tree = open_tree()
+    path = object_path(repository.bare, repository.git("rev-parse", lost))
+    half = path.read_bytes()[: path.stat().st_size // 2]
+    path.unlink()
+    if is_cut:
+        path.write_bytes(half)
+    with pytest.raises(GitError) as caught:
+        list(tree.entries(WHOLE))
+    assert error_class(caught.value) == "corrupt"
+
+
+@pytest.mark.row("P4")
+def test_a_cut_blob_is_a_fault_of_the_copy(repository: Repository, open_tree: OpenTree) -> None:
+    repository.write("a.md", os.urandom(100_000))
+    tree = open_tree()
+    entries = list(tree.entries(WHOLE))
+    path = object_path(repository.bare, entries[0].key)
+    half = path.read_bytes()[:50_000]
+    path.unlink()
+    path.write_bytes(half)
+    with pytest.raises(GitError):
+        list(tree.read(entries))
+
+
+def test_an_object_that_is_no_blob_is_never_content(
+    repository: Repository, open_tree: OpenTree
+) -> None:
+    tree = open_tree()
+    with pytest.raises(GitError):
+        list(tree.read([TreeEntry(PurePosixPath("a.md"), repository.head, 1)]))
+
+
+@pytest.mark.row("P8")
+def test_reading_ends_when_the_gateway_stops(
+    git: Git, repository: Repository, open_tree: OpenTree
+) -> None:
+    for number in range(20):
+        repository.write(f"{number}.md", os.urandom(100_000))
+    tree = open_tree()
+    reading = tree.read(list(tree.entries(WHOLE)))
+    next(reading)
+    git.close()
+    with pytest.raises(GitStoppedError):
+        list(reading)
+
+
+def test_a_reader_that_stops_early_leaves_no_file_behind(
+    repository: Repository, open_tree: OpenTree
+) -> None:
+    for number in range(20):
+        repository.write(f"{number}.md", os.urandom(100_000))
+    tree = open_tree()
+    before = sorted(repository.bare.rglob("*"))
+    reading = tree.read(list(tree.entries(WHOLE)))
+    next(reading)
+    del reading
+    assert sorted(repository.bare.rglob("*")) == before
+
+
+def test_a_repository_of_sha256_is_read_too(git: Git, tmp_path: Path) -> None:
+    folder = tmp_path / "sha256"
+    run_git("init", "--quiet", "--object-format=sha256", str(folder), folder=tmp_path)
+    (folder / "a.md").write_text("words")
+    run_git("add", "a.md", folder=folder)
+    author = ("-c", "user.name=A Writer", "-c", "user.email=writer@example.com")
+    run_git(*author, "commit", "--quiet", "--message", "Add", folder=folder)
+    commit = run_git("rev-parse", "HEAD", folder=folder).decode().strip()
+    assert len(commit) == 64
+    assert contents(CommitTree(git, folder / ".git", commit)) == {"a.md": b"words"}
