@@ -26,7 +26,7 @@ format: $(VENV)/.dev ## Format the code
 lock: ## Pin the runtime dependencies anew (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
 
-clean: ## Remove the environment and every cache
+clean: ## Remove the environment and what the tools left
 	rm -rf $(VENV) .pytest_cache .ruff_cache dist build
 
 # The first of PYTHON that runs, is new enough and can make virtual environments.

@@ -17,7 +17,7 @@ def _found_in_sources(pattern: str) -> set[str]:
 
 
 SETTINGS = _found_in_sources(r'"(OKF_(?:GATEWAY|MCP)_[A-Z_]+)"')
-FLAGS = _found_in_sources(r'add_argument\("(--[a-z-]+)"')
+FLAGS = _found_in_sources(r'add_argument\(\s*"(--[a-z-]+)"')
 COMMANDS = _found_in_sources(r'add_parser\(\s*"([a-z-]+)"')
 ROUTES = _found_in_sources(r'Route\("([^"]+)"')
 STATUS_PARAMETERS = _found_in_sources(r'"([a-z]+)": \("(?:json|false)"')

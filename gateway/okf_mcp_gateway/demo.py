@@ -50,12 +50,15 @@ def print_demo(address: str, *, token: str) -> None:
     header = f"Authorization: Bearer {token}"
     entry = {"type": "http", "url": url, "headers": {"Authorization": f"Bearer {token}"}}
     snippet = json.dumps({"mcpServers": {f"{OWNER}-knowledge": entry}}, indent=2)
-    status = f"{address}/status?artifacts=true"
+    authorised = f"curl -sS -H {shlex.quote(header)}"
+    status = shlex.quote(f"{address}/status?artifacts=true")
+    refresh = f"{address}/{OWNER}/refresh"
     print(
         "The gateway serves its sample owner. Ctrl-C stops it.",
         f"URL:    {url}\nToken:  {token}",
         f"For an MCP client, as .mcp.json:\n\n{snippet}",
-        f"For a shell:\n\ncurl -sS -H {shlex.quote(header)} {shlex.quote(status)}\n",
+        f"What is served, and pull now, from a shell:\n\n"
+        f"{authorised} {status}\n{authorised} -X POST {refresh}\n",
         sep="\n\n",
         flush=True,
     )

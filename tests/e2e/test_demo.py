@@ -29,7 +29,8 @@ class Printed:
     url: str
     token: str
     snippet: dict[str, dict[str, dict[str, object]]]
-    command: list[str]
+    status: list[str]
+    refresh: list[str]
 
 
 @contextmanager
@@ -62,23 +63,25 @@ def _parse(text: str) -> Printed:
         line.split(maxsplit=1) for line in text.split("\n") if line[:4] in {"URL:", "Toke"}
     )
     begin, end = text.index("\n{") + 1, text.index("\n}") + 2
-    command = next(line for line in text.split("\n") if line.startswith("curl"))
+    status, refresh = (line for line in text.split("\n") if line.startswith("curl"))
     return Printed(
         url=labels["URL:"],
         token=labels["Token:"],
         snippet=json.loads(text[begin:end]),
-        command=shlex.split(command),
+        status=shlex.split(status),
+        refresh=shlex.split(refresh),
     )
 
 
 def _run_curl(command: list[str]) -> tuple[int, bytes]:
-    """Do what the printed curl command does, on machines without curl too."""
+    """Do what a printed curl command does, on machines without curl too."""
     assert command[:3] == ["curl", "-sS", "-H"]
     name, _, value = command[3].partition(": ")
-    url = urlsplit(command[4])
+    method = command[5] if command[4] == "-X" else "GET"
+    url = urlsplit(command[-1])
     connection = http.client.HTTPConnection(url.netloc, timeout=10)
     try:
-        connection.request("GET", f"{url.path}?{url.query}", headers={name: value})
+        connection.request(method, f"{url.path}?{url.query}", headers={name: value})
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
@@ -105,12 +108,14 @@ async def test_the_printed_entry_connects_a_client(tmp_path: Path, mode: Mode) -
     assert [content.uri for content in contents] == [resource.uri for resource in listed]
 
 
-def test_the_printed_curl_line_shows_the_status(tmp_path: Path) -> None:
+def test_the_printed_curl_lines_show_the_status_and_pull(tmp_path: Path) -> None:
     with demo(tmp_path) as printed:
-        status, body = _run_curl(printed.command)
+        refreshed, refresh = _run_curl(printed.refresh)
+        looked, status = _run_curl(printed.status)
 
-    assert status == 200
-    assert json.loads(body)["summary"]["total"] == 1
+    assert (refreshed, looked) == (200, 200)
+    commit = json.loads(refresh)["commit"]
+    assert json.loads(status)["owners"]["sample"]["served_commit"] == commit
 
 
 def test_the_port_comes_from_the_environment(tmp_path: Path) -> None:
@@ -133,9 +138,7 @@ def test_a_second_start_keeps_the_token_and_what_was_pushed(tmp_path: Path) -> N
     pushed = git("rev-parse", "HEAD", folder=work).decode().strip()
 
     with demo(tmp_path) as second:
-        assert second.token == first.token
-        wait_until(lambda: _served_commit(second) == pushed)
+        refreshed = json.loads(_run_curl(second.refresh)[1])
 
-
-def _served_commit(printed: Printed) -> str:
-    return json.loads(_run_curl(printed.command)[1])["owners"]["sample"]["served_commit"]
+    assert second.token == first.token
+    assert refreshed["commit"] == pushed
