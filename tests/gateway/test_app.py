@@ -1,0 +1,252 @@
+"""What holds for every route of the application, whoever answers it."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+from anyio import fail_after, to_thread
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from gateway.routes.in_process import (
+    BEARER,
+    ManualClock,
+    mcp_headers,
+    mcp_message,
+    running,
+    servers,
+    until,
+)
+from okf_mcp_gateway.owners import Owner
+from okf_mcp_gateway.routes.mcp import ServedOwner, mcp_routes
+from okf_mcp_gateway.routes.refresh import refresh_route
+from okf_mcp_gateway.routes.status import status_route
+from okf_mcp_gateway.state import Clock
+from support.git_http import GitHttpServerFactory
+from support.repositories import Repository
+
+pytestmark = pytest.mark.anyio
+
+RoutesOf = Callable[[Clock], list[Route]]
+
+
+@pytest.fixture
+def published(repository: Repository) -> Repository:
+    """A repository with one document, pushed."""
+    repository.document("a.md", id="a")
+    repository.publish()
+    return repository
+
+
+@pytest.mark.row("P8")
+async def test_git_is_gone_once_the_lifespan_has_ended(
+    published: Repository, git_http_server: GitHttpServerFactory, tmp_path: Path
+) -> None:
+    server = git_http_server()
+    server.hang()
+    registry = servers(acme=server.url_of(published))
+    async with running(tmp_path / "gateway", registry) as gateway:
+        await to_thread.run_sync(server.wait_for_requests, 1)
+        home = gateway.cache / ".home"
+        assert processes_at(home)
+
+    async def is_gone() -> bool:
+        return not processes_at(home)
+
+    with fail_after(10):
+        await until(is_gone)
+
+
+def processes_at(home: Path) -> list[str]:
+    """Return the processes whose `HOME` is this folder: the git ones of a gateway."""
+    found: list[str] = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"HOME={home}".encode() in environ.read_bytes().split(b"\0"):
+                found.append(environ.parent.name)
+        except OSError:
+            continue  # It ended, or is another user's.
+    return found
+
+
+@pytest.mark.row("H1", "H8")
+@pytest.mark.parametrize(
+    ("method", "path", "error"),
+    [
+        ("GET", "/", "Not Found"),
+        ("GET", "//", "Not Found"),
+        ("GET", "/nope", "Not Found"),
+        ("GET", "/nope/nope/nope", "Not Found"),
+        ("GET", "/acme", "Not Found"),
+        ("POST", "/acme/", "Not Found"),
+        ("POST", "/acme/nope", "Not Found"),
+        ("POST", "/acme/mcp/more", "Not Found"),
+        ("POST", "//acme/mcp", "Not Found"),
+        ("POST", "/acme//mcp", "Not Found"),
+        ("GET", "/Status", "Not Found"),
+        ("GET", "/%ff", "Not Found"),
+        ("POST", "/ghost/mcp", "unknown owner"),
+        ("POST", "/ghost/mcp/", "unknown owner"),
+        ("GET", "/ghost/mcp", "unknown owner"),
+        ("POST", "/ghost/refresh", "unknown owner"),
+        ("POST", "/ACME/mcp", "unknown owner"),
+        ("POST", "/Acme/refresh", "unknown owner"),
+        ("POST", "/acme%20/mcp", "unknown owner"),
+        ("POST", "/acme%00/mcp", "unknown owner"),
+        ("POST", "/healthz/mcp", "unknown owner"),
+        ("POST", "/%2e%2e/mcp", "unknown owner"),
+    ],
+)
+async def test_what_is_not_there_is_404_with_a_json_error(
+    method: str, path: str, error: str, tmp_path: Path
+) -> None:
+    async with running(tmp_path / "gateway", servers(acme="file:///nonexistent")) as gateway:
+        answer = await gateway.client.request(method, path)
+        assert (answer.status_code, answer.json()) == (404, {"error": error})
+        assert answer.headers["content-type"] == "application/json"
+
+
+@pytest.mark.row("H1", "H2", "H8")
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("POST", "/healthz", {"GET", "HEAD"}),
+        ("POST", "/status", {"GET", "HEAD"}),
+        ("DELETE", "/status", {"GET", "HEAD"}),
+        ("OPTIONS", "/status", {"GET", "HEAD"}),
+        ("PUT", "/config", {"GET", "HEAD"}),
+        ("GET", "/acme/refresh", {"POST"}),
+        ("PUT", "/ghost/refresh", {"POST"}),
+        ("GET", "/acme/mcp", {"POST"}),
+        ("DELETE", "/acme/mcp", {"POST"}),
+        ("PUT", "/acme/mcp/", {"POST"}),
+        ("OPTIONS", "/acme/mcp", {"POST"}),
+        ("PATCH", "/acme/mcp", {"POST"}),
+    ],
+)
+async def test_another_method_is_405_and_says_which_are_allowed(
+    method: str, path: str, allowed: set[str], tmp_path: Path
+) -> None:
+    async with running(tmp_path / "gateway", servers(acme="file:///nonexistent")) as gateway:
+        answer = await gateway.client.request(method, path)
+        assert answer.status_code == 405
+        assert set(answer.headers["allow"].split(", ")) == allowed
+        assert list(answer.json()) == ["error"]
+        assert isinstance(answer.json()["error"], str)
+
+
+@pytest.mark.row("H2")
+async def test_head_of_the_mcp_endpoint_is_405_too(tmp_path: Path) -> None:
+    async with running(tmp_path / "gateway", servers(acme="file:///nonexistent")) as gateway:
+        answer = await gateway.client.head("/acme/mcp")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.row("H2")
+async def test_nothing_is_ever_redirected(published: Repository, tmp_path: Path) -> None:
+    async with running(tmp_path / "gateway", servers(acme=published.url)) as gateway:
+        for method, path, status in [
+            ("POST", "/acme/mcp", 200),
+            ("POST", "/acme/mcp/", 200),
+            ("POST", "/acme/mcp//", 404),
+            ("POST", "/acme/refresh/", 404),
+            ("GET", "/status/", 404),
+            ("GET", "/config/", 404),
+            ("GET", "/healthz/", 404),
+        ]:
+            answer = await gateway.client.request(
+                method, path, content=mcp_message("initialize"), headers=mcp_headers("initialize")
+            )
+            assert (path, answer.status_code) == (path, status)
+            assert "location" not in answer.headers
+
+
+@pytest.mark.row("H2")
+async def test_a_percent_encoded_path_is_the_path_that_it_spells(
+    published: Repository, tmp_path: Path
+) -> None:
+    async with running(tmp_path / "gateway", servers(acme=published.url)) as gateway:
+        for path in ("/%61cme/mcp", "/acme/%6Dcp", "/acme/mcp%2F"):
+            answer = await gateway.client.post(
+                path, content=mcp_message("initialize"), headers=mcp_headers("initialize")
+            )
+            assert (path, answer.status_code) == (path, 200)
+
+
+@pytest.mark.row("H2")
+@pytest.mark.parametrize(
+    "host", ["host.docker.internal:8080", "evil.example", "[::1]:1", "", "[", "a b", "x:y:z"]
+)
+async def test_any_host_works_on_every_route(
+    host: str, published: Repository, tmp_path: Path
+) -> None:
+    async with running(tmp_path / "gateway", servers(acme=published.url)) as gateway:
+        for method, path, status in [
+            ("GET", "/healthz", 200),
+            ("GET", "/status", 200),
+            ("GET", "/config", 200),
+            ("GET", "/nope", 404),
+            ("GET", "/status/", 404),
+            ("POST", "/acme/refresh", 200),
+            ("POST", "/acme/mcp", 200),
+        ]:
+            headers = {"Host": host, **mcp_headers("initialize")}
+            answer = await gateway.client.request(
+                method, path, headers=headers, content=mcp_message("initialize")
+            )
+            assert (path, answer.status_code) == (path, status)
+
+
+def broken_status(clock: Clock) -> list[Route]:
+    return [status_route({"acme": cast("Owner", object())}, clock)]
+
+
+def broken_refresh(_: Clock) -> list[Route]:
+    return [refresh_route({"acme": cast("Owner", object())})]
+
+
+def broken_mcp(clock: Clock) -> list[Route]:
+    return mcp_routes({"acme": cast("ServedOwner", object())}, clock)
+
+
+@pytest.mark.row("H8")
+@pytest.mark.parametrize(
+    ("routes_of", "method", "path"),
+    [
+        (broken_status, "GET", "/status"),
+        (broken_refresh, "POST", "/acme/refresh"),
+        (broken_mcp, "POST", "/acme/mcp"),
+    ],
+    ids=["status", "refresh", "mcp"],
+)
+@pytest.mark.parametrize("host", ["gateway.example", "["])
+async def test_a_crash_says_only_a_request_id_that_the_log_knows(
+    routes_of: RoutesOf,
+    method: str,
+    path: str,
+    host: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def replace_routes(app: Starlette, clock: ManualClock) -> None:
+        app.router.routes[:0] = routes_of(clock)
+
+    async with running(
+        tmp_path / "gateway",
+        servers(acme="file:///nonexistent"),
+        prepare=replace_routes,
+        is_crash_expected=True,
+    ) as gateway:
+        answer = await gateway.client.request(method, path, headers={"Host": host, **BEARER})
+        sentence, _, request_id = answer.json()["error"].rpartition(" ")
+        assert (answer.status_code, list(answer.json())) == (500, ["error"])
+        assert sentence == "internal error; request id"
+        assert len(request_id) == 32
+        assert int(request_id, 16)
+        assert answer.headers["content-type"] == "application/json"
+        logged = f"Request crashed: id={request_id} method={method} path={path}"
+        assert [
+            record.getMessage() for record in caplog.records if record.levelno == logging.ERROR
+        ] == [logged]
