@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -20,6 +20,7 @@ from okf_mcp_gateway.cache import hold_cache
 from okf_mcp_gateway.config import ConfigError, Configuration, load_configuration
 from okf_mcp_gateway.demo import demo_environment, print_demo
 from okf_mcp_gateway.logs import configure_logging
+from okf_mcp_gateway.registry import Registry
 from okf_mcp_gateway.scrub import Scrubber
 from okf_mcp_gateway.source.process import Git
 from okf_mcp_gateway.state import SystemClock
@@ -58,7 +59,7 @@ def main() -> None:
         environ = demo_environment(os.environ) if command == "demo" else os.environ
         configuration = load_configuration(environ, Path.cwd())
         if command == "check":
-            print(f"The configuration is good: {len(configuration.registry.owners)} owners.")
+            print(*_verdict(configuration.registry), sep="\n")
         elif command == "demo":
             show = partial(print_demo, token=configuration.settings.token.reveal() or "")
             serve(configuration, environ, on_listening=show)
@@ -68,6 +69,18 @@ def main() -> None:
         sys.exit("\n".join(f"okf-mcp-gateway: {fault}" for fault in error.faults))
     except OkfError as error:
         sys.exit(f"okf-mcp-gateway: {error}")
+
+
+def _verdict(registry: Registry) -> Iterator[str]:
+    """Yield what `check` says of a configuration without faults."""
+    yield f"The configuration is good. Owners: {', '.join(registry.owners)}."
+    for name, owner in registry.owners.items():
+        if owner.credential and owner.credential.token.reveal() is None:
+            yield f"Note: {owner.credential.token_env} is not set, so {name} can't be pulled."
+    used = [owner.credential.host for owner in registry.owners.values() if owner.credential]
+    for host in registry.credentials:
+        if host not in used:
+            yield f"Note: no owner has a URL that credentials.{host} is for."
 
 
 def serve(

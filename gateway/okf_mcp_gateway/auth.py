@@ -41,7 +41,7 @@ class BearerAuth:
             await self._app(scope, receive, send)
         else:
             headers = {"WWW-Authenticate": "Bearer"}
-            error = {"error": "a bearer token is required: Authorization: Bearer <token>"}
+            error = {"error": "a valid token is required: Authorization: Bearer <token>"}
             await JSONResponse(error, status_code=401, headers=headers)(scope, receive, send)
 
     def _holds_token(self, scope: Scope) -> bool:

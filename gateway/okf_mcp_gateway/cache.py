@@ -42,7 +42,10 @@ def hold_cache(cache_dir: Path) -> Generator[Path]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            message = f"the cache directory {cache_dir} is held by another gateway"
+            message = (
+                f"the cache directory {cache_dir} is held by another gateway; stop that one, or "
+                "name another directory by OKF_GATEWAY_CACHE_DIR"
+            )
             raise CacheError(message) from None
         yield home
     finally:

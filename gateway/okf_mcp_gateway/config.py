@@ -82,6 +82,7 @@ def load_configuration(
     )
     registry = reader.read()
     environment.refuse_unknown()
+    environment.require_program("git")
     faults = (*environment.faults, *reader.faults)
     if faults:
         # A token that was pasted into the wrong place must not be repeated from there either.

@@ -3,7 +3,9 @@
 What breaks a rule becomes a sentence in `Environment.faults`, so that all are found in one go.
 """
 
+import os
 import re
+import shutil
 from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
@@ -60,6 +62,11 @@ class Environment:
                     f"{self._source(name)}: {name} is not a setting; allowed: "
                     f"{', '.join(settings)}."
                 )
+
+    def require_program(self, name: str) -> None:
+        """Refuse an environment whose `PATH` doesn't lead to a program."""
+        if shutil.which(name, path=self._environ.get("PATH", os.defpath)) is None:
+            self.faults.append(f"environment: PATH leads to no {name}; install {name}.")
 
     def path(self, name: str, default: Path) -> Path:
         path = self.get(name)

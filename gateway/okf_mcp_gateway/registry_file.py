@@ -246,6 +246,8 @@ class RegistryReader:
     def _is_ref(self, ref: str) -> bool:
         try:
             return is_branch_name(ref, git_path=self._git_path)
+        except FileNotFoundError:
+            return True  # no git at all: a fault of the environment, which is found there
         except (OSError, subprocess.TimeoutExpired) as error:
             fault = f"git can't be run to check refs ({error}); allowed: git on PATH."
             self._faults.append((0, fault))

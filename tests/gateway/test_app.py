@@ -10,7 +10,13 @@ from anyio import fail_after, to_thread
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from gateway.routes.in_process import (
+from okf_mcp_gateway.owners import Owner
+from okf_mcp_gateway.routes.mcp import ServedOwner, mcp_routes
+from okf_mcp_gateway.routes.refresh import refresh_route
+from okf_mcp_gateway.routes.status import status_route
+from okf_mcp_gateway.state import Clock
+from support.git_http import GitHttpServerFactory
+from support.in_process import (
     BEARER,
     ManualClock,
     mcp_headers,
@@ -19,12 +25,6 @@ from gateway.routes.in_process import (
     servers,
     until,
 )
-from okf_mcp_gateway.owners import Owner
-from okf_mcp_gateway.routes.mcp import ServedOwner, mcp_routes
-from okf_mcp_gateway.routes.refresh import refresh_route
-from okf_mcp_gateway.routes.status import status_route
-from okf_mcp_gateway.state import Clock
-from support.git_http import GitHttpServerFactory
 from support.repositories import Repository
 
 pytestmark = pytest.mark.anyio
@@ -75,18 +75,18 @@ def processes_at(home: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("method", "path", "error"),
     [
-        ("GET", "/", "Not Found"),
-        ("GET", "//", "Not Found"),
-        ("GET", "/nope", "Not Found"),
-        ("GET", "/nope/nope/nope", "Not Found"),
-        ("GET", "/acme", "Not Found"),
-        ("POST", "/acme/", "Not Found"),
-        ("POST", "/acme/nope", "Not Found"),
-        ("POST", "/acme/mcp/more", "Not Found"),
-        ("POST", "//acme/mcp", "Not Found"),
-        ("POST", "/acme//mcp", "Not Found"),
-        ("GET", "/Status", "Not Found"),
-        ("GET", "/%ff", "Not Found"),
+        ("GET", "/", "there is nothing at this path"),
+        ("GET", "//", "there is nothing at this path"),
+        ("GET", "/nope", "there is nothing at this path"),
+        ("GET", "/nope/nope/nope", "there is nothing at this path"),
+        ("GET", "/acme", "there is nothing at this path"),
+        ("POST", "/acme/", "there is nothing at this path"),
+        ("POST", "/acme/nope", "there is nothing at this path"),
+        ("POST", "/acme/mcp/more", "there is nothing at this path"),
+        ("POST", "//acme/mcp", "there is nothing at this path"),
+        ("POST", "/acme//mcp", "there is nothing at this path"),
+        ("GET", "/Status", "there is nothing at this path"),
+        ("GET", "/%ff", "there is nothing at this path"),
         ("POST", "/ghost/mcp", "unknown owner"),
         ("POST", "/ghost/mcp/", "unknown owner"),
         ("GET", "/ghost/mcp", "unknown owner"),

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from anyio import fail_after
 
-from gateway.routes.in_process import (
+from okf_mcp_gateway.scrub import REREAD_SECONDS
+from support.git_http import GitHttpServer, GitHttpServerFactory
+from support.in_process import (
     BEARER,
     NORTH_TOKEN,
     InProcess,
@@ -18,15 +20,13 @@ from gateway.routes.in_process import (
     servers,
     until,
 )
-from okf_mcp_gateway.scrub import REREAD_SECONDS
-from support.git_http import GitHttpServer, GitHttpServerFactory
 from support.repositories import Repository
 
 pytestmark = pytest.mark.anyio
 
 ALLOWED = "https://app.example"
 STRANGE = "https://strange.example"
-UNAUTHORIZED = {"error": "a bearer token is required: Authorization: Bearer <token>"}
+UNAUTHORIZED = {"error": "a valid token is required: Authorization: Bearer <token>"}
 FORBIDDEN = {"error": "this origin is not allowed: see OKF_GATEWAY_ALLOWED_ORIGINS"}
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 

@@ -54,7 +54,10 @@ def test_a_cache_is_held_by_one_gateway_at_a_time(tmp_path: Path) -> None:
     with hold_cache(tmp_path):
         with pytest.raises(CacheError) as raised, hold_cache(tmp_path):
             pass
-        assert str(raised.value) == f"the cache directory {tmp_path} is held by another gateway"
+        assert str(raised.value) == (
+            f"the cache directory {tmp_path} is held by another gateway; stop that one, or name "
+            "another directory by OKF_GATEWAY_CACHE_DIR"
+        )
     with hold_cache(tmp_path):
         pass
 

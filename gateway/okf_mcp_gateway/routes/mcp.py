@@ -51,9 +51,9 @@ class McpEndpoint:
             await response(scope, receive, send)
         elif served.owner.state.snapshot is not None:
             await served.owner.ensure_fresh()
-            await served.sessions.asgi_app(scope, receive, send)
+            await served.sessions.asgi_app(scope, receive, _ErrorsAsJson(send))
         else:
-            await self._answer_without_content(served, scope, receive, send)
+            await self._answer_without_content(served, scope, receive, _ErrorsAsJson(send))
 
     async def _answer_without_content(
         self, served: ServedOwner, scope: Scope, receive: Receive, send: Send
@@ -122,6 +122,36 @@ class _Body:
     async def replay(self) -> Message:
         """Return the next message, first those that were looked into."""
         return self._messages.pop(0) if self._messages else await self._receive()
+
+
+class _ErrorsAsJson:
+    """Sends an answer on; an error that the SDK writes as plain text becomes JSON (H8)."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        # The start of a plain error, held back until its text is there.
+        self._start: Message | None = None
+
+    async def __call__(self, message: Message) -> None:
+        """Take the next message of the answer."""
+        if message["type"] == "http.response.start" and _is_plain_error(message):
+            self._start = message
+        elif self._start is None:
+            await self._send(message)
+        else:
+            body = json.dumps({"error": message.get("body", b"").decode()}).encode()
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", b"%d" % len(body)),
+            ]
+            await self._send({**self._start, "headers": headers})
+            await self._send({**message, "body": body})
+            self._start = None
+
+
+def _is_plain_error(start: Message) -> bool:
+    types = [value for name, value in start["headers"] if name == b"content-type"]
+    return start["status"] >= 400 and not any(b"json" in value for value in types)
 
 
 def _error(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -2,13 +2,20 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from http import HTTPStatus
+from typing import Any, Final
 from uuid import uuid4
 
 import yaml
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+
+_WIDTH: Final = 1_000_000
+"""How long a line of YAML may be: a message stays on one."""
+
+_ROUTER_SENTENCES: Final = {404: "there is nothing at this path", 405: "not by this method"}
+"""In place of what the router says, which is HTTP's own phrase."""
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +35,7 @@ def read_query(request: Request, allowed: Mapping[str, Sequence[str]]) -> dict[s
             raise HTTPException(400, f"the query parameter {name!r} stands twice")
         if value not in allowed[name]:
             values = ", ".join(allowed[name])
-            raise HTTPException(400, f"{name} has another value than: {values}")
+            raise HTTPException(400, f"{name} takes one of: {values}")
         seen.add(name)
         chosen[name] = value
     return chosen
@@ -38,7 +45,7 @@ def render(content: Mapping[str, Any], form: str) -> Response:
     """Return content as `json` or `yaml`, its keys in their order."""
     if form == "yaml":
         text: str = yaml.dump(  # pyright: ignore[reportUnknownMemberType] - a gap in the stubs
-            content, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True
+            content, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=_WIDTH
         )
         return Response(text, media_type="application/yaml")
     return JSONResponse(content)
@@ -47,9 +54,10 @@ def render(content: Mapping[str, Any], form: str) -> Response:
 def error_response(_: Request, error: Exception) -> Response:
     """Return the JSON body of an HTTP error that a route, or the router, raised."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type only
-    return JSONResponse(
-        {"error": error.detail}, status_code=error.status_code, headers=error.headers
-    )
+    sentence = error.detail
+    if sentence == HTTPStatus(error.status_code).phrase:
+        sentence = _ROUTER_SENTENCES.get(error.status_code, sentence)
+    return JSONResponse({"error": sentence}, status_code=error.status_code, headers=error.headers)
 
 
 def crash_response(request: Request, _: Exception) -> Response:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.routes.in_process import in_order, running, servers
+from support.in_process import in_order, running, servers
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,8 @@ from anyio import Event, create_task_group, current_time, fail_after, to_thread
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from gateway.routes.in_process import (
+from support.git_http import GitHttpServer, GitHttpServerFactory
+from support.in_process import (
     LEGACY,
     MODERN,
     NEVER_SECONDS,
@@ -24,7 +25,6 @@ from gateway.routes.in_process import (
     servers,
     until,
 )
-from support.git_http import GitHttpServer, GitHttpServerFactory
 from support.repositories import Repository
 
 pytestmark = pytest.mark.anyio
@@ -416,7 +416,7 @@ async def test_a_body_over_4_mib_is_413_at_once(
             answer = await gateway.client.post(
                 "/acme/mcp", content=body, headers=mcp_headers("resources/list")
             )
-        assert answer.status_code == 413
+        assert (answer.status_code, answer.json()) == (413, {"error": "Request body too large"})
 
 
 @pytest.mark.row("H2")
@@ -442,3 +442,18 @@ async def test_while_loading_other_methods_are_405_and_strangers_404(
             assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
             answer = await gateway.mcp("ghost", "resources/list")
             assert (answer.status_code, answer.json()) == (404, {"error": "unknown owner"})
+
+
+@pytest.mark.row("H8")
+async def test_an_error_that_the_sdk_writes_as_text_is_a_json_sentence(
+    server: GitHttpServer, tmp_path: Path
+) -> None:
+    async with loading(tmp_path, server) as gateway:
+        server.release()
+        await gateway.wait_for_state("acme", "serving")
+        headers = mcp_headers("resources/list", era=LEGACY) | {"Content-Type": "text/plain"}
+        answer = await gateway.client.post(
+            "/acme/mcp", content=mcp_message("resources/list", era=LEGACY), headers=headers
+        )
+    assert answer.headers["content-type"] == "application/json"
+    assert (answer.status_code, answer.json()) == (400, {"error": "Invalid Content-Type header"})

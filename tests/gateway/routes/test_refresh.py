@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.routes.in_process import in_order, put_a_file_in_the_place_of, running, servers
 from support.git_http import GitHttpServerFactory
+from support.in_process import in_order, put_a_file_in_the_place_of, running, servers
 from support.repositories import Repository
 
 pytestmark = pytest.mark.anyio
@@ -118,6 +118,6 @@ async def test_a_get_is_405_and_pulls_nothing(
         await gateway.refresh("acme")
         server.forget()
         answer = await gateway.get("/acme/refresh")
-        assert (answer.status_code, answer.json()) == (405, {"error": "Method Not Allowed"})
+        assert (answer.status_code, answer.json()) == (405, {"error": "not by this method"})
         assert answer.headers["allow"] == "POST"
         assert server.requests == ()

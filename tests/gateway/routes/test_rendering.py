@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.routes.in_process import NORTH_TOKEN, running, servers
+from support.in_process import NORTH_TOKEN, running, servers
 
 pytestmark = pytest.mark.anyio
 
@@ -15,26 +15,26 @@ STATUS_KNOWS = "format, artifacts, diagnostics"
 @pytest.mark.parametrize(
     ("path", "error"),
     [
-        ("/config?format=xml", "format has another value than: json, yaml"),
-        ("/config?format=", "format has another value than: json, yaml"),
-        ("/config?format", "format has another value than: json, yaml"),
-        ("/config?format=JSON", "format has another value than: json, yaml"),
-        ("/config?format=yaml%20", "format has another value than: json, yaml"),
-        ("/config?format=json;x", "format has another value than: json, yaml"),
+        ("/config?format=xml", "format takes one of: json, yaml"),
+        ("/config?format=", "format takes one of: json, yaml"),
+        ("/config?format", "format takes one of: json, yaml"),
+        ("/config?format=JSON", "format takes one of: json, yaml"),
+        ("/config?format=yaml%20", "format takes one of: json, yaml"),
+        ("/config?format=json;x", "format takes one of: json, yaml"),
         ("/config?format=json&format=json", "the query parameter 'format' stands twice"),
         ("/config?artifacts=true", "unknown query parameter 'artifacts'; known: format"),
         ("/config?Format=json", "unknown query parameter 'Format'; known: format"),
         ("/config?x", "unknown query parameter 'x'; known: format"),
         ("/config?=", "unknown query parameter ''; known: format"),
-        ("/status?format=xml", "format has another value than: json, yaml"),
-        ("/status?artifacts=1", "artifacts has another value than: false, true"),
-        ("/status?artifacts=TRUE", "artifacts has another value than: false, true"),
-        ("/status?artifacts=yes", "artifacts has another value than: false, true"),
-        ("/status?artifacts=", "artifacts has another value than: false, true"),
+        ("/status?format=xml", "format takes one of: json, yaml"),
+        ("/status?artifacts=1", "artifacts takes one of: false, true"),
+        ("/status?artifacts=TRUE", "artifacts takes one of: false, true"),
+        ("/status?artifacts=yes", "artifacts takes one of: false, true"),
+        ("/status?artifacts=", "artifacts takes one of: false, true"),
         ("/status?artifacts=true&artifacts=true", "the query parameter 'artifacts' stands twice"),
         ("/status?artifacts=true&artifacts=1", "the query parameter 'artifacts' stands twice"),
-        ("/status?diagnostics=1", "diagnostics has another value than: false, true"),
-        ("/status?diagnostics=True", "diagnostics has another value than: false, true"),
+        ("/status?diagnostics=1", "diagnostics takes one of: false, true"),
+        ("/status?diagnostics=True", "diagnostics takes one of: false, true"),
         ("/status?artefacts=true", f"unknown query parameter 'artefacts'; known: {STATUS_KNOWS}"),
         ("/status?format=yaml&x=1", f"unknown query parameter 'x'; known: {STATUS_KNOWS}"),
         ("/status?%ff=1", f"unknown query parameter '\ufffd'; known: {STATUS_KNOWS}"),

@@ -10,7 +10,8 @@ import pytest
 import yaml
 from anyio import create_task_group, to_thread
 
-from gateway.routes.in_process import (
+from support.git_http import GitHttpServer, GitHttpServerFactory
+from support.in_process import (
     NEVER_SECONDS,
     NOON,
     InProcess,
@@ -20,7 +21,6 @@ from gateway.routes.in_process import (
     servers,
     until,
 )
-from support.git_http import GitHttpServer, GitHttpServerFactory
 from support.repositories import Repository, RepositoryFactory
 
 pytestmark = pytest.mark.anyio
