@@ -133,12 +133,12 @@ def _in_order(
 ) -> list[tuple[OrderKey, TreeEntry]]:
     """Return the entries in served order; one that lies under two roots belongs to the first."""
     prefixes = [_prefix(root) for root in roots]
-    keyed: dict[OrderKey, TreeEntry] = {}
+    keyed: dict[tuple[OrderKey, str], TreeEntry] = {}
     for entry in entries:
         path = str(entry.path)
         root = next(index for index, prefix in enumerate(prefixes) if path.startswith(prefix))
-        keyed[root, path] = entry
-    return sorted(keyed.items())
+        keyed[(root, path), entry.key] = entry  # a malformed commit may hold one path twice
+    return [(place, entry) for (place, _), entry in sorted(keyed.items(), key=lambda kv: kv[0][0])]
 
 
 def _holds_any(root: PurePosixPath, files: Sequence[tuple[OrderKey, TreeEntry]]) -> bool:
@@ -190,6 +190,9 @@ def _document(
     except UnicodeEncodeError:
         fault = Fault("unreadable", "the file's name is not UTF-8; rename the file")
         raise DocumentError(fault) from None
+    if path.is_absolute() or ".." in path.parts:
+        fault = Fault("unreadable", "the file's path leads out of the repository")
+        raise DocumentError(fault)
     document = place(page, path, owner)
     if first := placed.get(document.uri):
         mend = "give one of the two another id"

@@ -59,11 +59,12 @@ class YamlTextError(OkfError):
         self.line = line
 
 
-def compose_mapping(text: str) -> yaml.MappingNode | None:
+def compose_mapping(text: str, *, unique_keys: bool = True) -> yaml.MappingNode | None:
     """Read one YAML document whose top is a mapping; None if the top is anything else.
 
     Raises `YamlTextError` for whatever can't be read: a syntax error, a custom tag, a key that
-    stands twice or isn't text, more than `MAX_DEPTH` levels or `MAX_NODES` nodes.
+    isn't text, or stands twice (unless the caller looks for those, by `repeated_keys`), more than
+    `MAX_DEPTH` levels or `MAX_NODES` nodes.
     """
     needs_stand_ins = any(chr(character) in text for character in _STAND_INS)
     source = text.translate(_STAND_INS) if needs_stand_ins else text
@@ -80,7 +81,7 @@ def compose_mapping(text: str) -> yaml.MappingNode | None:
         raise YamlTextError(" ".join(str(error).split())) from None
     if not isinstance(root, yaml.MappingNode):
         return None
-    _check(root, depth=1, budget=MAX_NODES)
+    _check(root, depth=1, budget=MAX_NODES, unique_keys=unique_keys)
     if needs_stand_ins:
         _restore(root)
     return root
@@ -101,6 +102,17 @@ def entries(node: yaml.MappingNode) -> Entries:
             for name, entry in entries(source).items():
                 merged.setdefault(name, entry)
     return {**own, **{name: entry for name, entry in merged.items() if name not in own}}
+
+
+def repeated_keys(node: yaml.MappingNode) -> list[yaml.ScalarNode]:
+    """Return the keys of a mapping that repeat an earlier one."""
+    seen: set[str] = set()
+    repeated: list[yaml.ScalarNode] = []
+    for key, _ in node.value:
+        if key.value in seen:
+            repeated.append(key)
+        seen.add(key.value)
+    return repeated
 
 
 def to_text(node: yaml.Node) -> Text:
@@ -127,7 +139,7 @@ def line_of(node: yaml.Node) -> int:
     return node.start_mark.line + 1
 
 
-def _check(node: yaml.Node, *, depth: int, budget: int) -> int:
+def _check(node: yaml.Node, *, depth: int, budget: int, unique_keys: bool) -> int:
     """Check a node and all below it; return how much of `budget` is left.
 
     A node that contains itself ends at `MAX_DEPTH`.
@@ -141,22 +153,24 @@ def _check(node: yaml.Node, *, depth: int, budget: int) -> int:
         return budget
     if depth > MAX_DEPTH:
         raise YamlTextError(f"nested deeper than {MAX_DEPTH} levels", line_of(node))
-    if isinstance(node, yaml.SequenceNode):
-        for child in node.value:
-            budget = _check(child, depth=depth + 1, budget=budget)
-        return budget
-    seen: set[str] = set()
+    if isinstance(node, yaml.MappingNode):
+        _check_keys(node, unique_keys=unique_keys)
+        children = [child for entry in node.value for child in entry]
+    else:
+        children = node.value
+    for child in children:
+        budget = _check(child, depth=depth + 1, budget=budget, unique_keys=unique_keys)
+    return budget
+
+
+def _check_keys(node: yaml.MappingNode, *, unique_keys: bool) -> None:
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
             raise YamlTextError("a key must be text", line_of(key))
-        if key.value in seen:
-            raise YamlTextError(f"the key {_shown(key.value)} stands twice", line_of(key))
-        seen.add(key.value)
-        budget = _check(key, depth=depth + 1, budget=budget)
-        budget = _check(value, depth=depth + 1, budget=budget)
         if key.tag == _MERGE:
             _check_merge(value)
-    return budget
+    for key in repeated_keys(node) if unique_keys else ():
+        raise YamlTextError(f"the key {_shown(key.value)} stands twice", line_of(key))
 
 
 def _check_merge(value: yaml.Node) -> None:

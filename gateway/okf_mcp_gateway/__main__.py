@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -57,7 +58,7 @@ def main() -> None:
     command = parser.parse_args().command
     try:
         environ = demo_environment(os.environ) if command == "demo" else os.environ
-        configuration = load_configuration(environ, Path.cwd())
+        configuration = load_configuration(environ, _working_directory())
         if command == "check":
             print(*_verdict(configuration.registry), sep="\n")
         elif command == "demo":
@@ -69,6 +70,13 @@ def main() -> None:
         sys.exit("\n".join(f"okf-mcp-gateway: {fault}" for fault in error.faults))
     except OkfError as error:
         sys.exit(f"okf-mcp-gateway: {error}")
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise StartError(f"the working directory can't be used: {error.strerror}") from None
 
 
 def _verdict(registry: Registry) -> Iterator[str]:
@@ -121,6 +129,17 @@ def serve(
             signal.signal(number, server.handle_exit)
         server.run(sockets=[listener])
         log.info("Stopped")
+    _leave_if_threads_hang()
+
+
+def _leave_if_threads_hang() -> None:
+    """End the process at once if a thread of a pull still waits, for a stalled disk or such.
+
+    git is dead by now, so nothing else keeps one, and Python would wait for it without end (P8).
+    """
+    if any(not thread.daemon for thread in threading.enumerate()[1:]):
+        logging.shutdown()
+        os._exit(0)
 
 
 class _Server(uvicorn.Server):

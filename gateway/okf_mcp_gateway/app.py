@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from functools import reduce
 
 import anyio
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -18,7 +18,7 @@ from okf_mcp_gateway.routes.config import config_route
 from okf_mcp_gateway.routes.health import health_route
 from okf_mcp_gateway.routes.mcp import ServedOwner, mcp_routes
 from okf_mcp_gateway.routes.refresh import refresh_route
-from okf_mcp_gateway.routes.rendering import crash_response, error_response
+from okf_mcp_gateway.routes.rendering import crash_response, error_responder
 from okf_mcp_gateway.routes.status import status_route
 from okf_mcp_gateway.scrub import Scrubber
 from okf_mcp_gateway.source.mirror import Mirror
@@ -66,7 +66,7 @@ def build_app(
             Middleware(BearerAuth, token=settings.token),
             Middleware(OriginGuard, origins=settings.allowed_origins),
         ],
-        exception_handlers={HTTPException: error_response, Exception: crash_response},
+        exception_handlers={HTTPException: error_responder(scrubber), Exception: crash_response},
         lifespan=lifespan,
     )
     # A client that follows a redirect loses its token or its body on the way.
@@ -78,9 +78,14 @@ def _owners(
     configuration: Configuration, git: Git, scrubber: Scrubber, clock: Clock
 ) -> Mapping[str, Owner]:
     slots = PullSlots()
+    # The longest first: a shorter one may be a part of it, and would leave the rest.
+    urls = sorted((one.url for one in configuration.registry.owners.values()), key=len)[::-1]
+
+    def scrub(text: str) -> str:
+        """Take every owner's URL out: a source may name another one's."""
+        return reduce(lambda left, url: scrubber.scrub(left, url=url), urls, text)
 
     def build(config: OwnerConfig) -> Owner:
-        scrub = partial(scrubber.scrub, url=config.url)
         mirror = Mirror(config, configuration.settings.cache_dir, git)
         puller = Puller(config, mirror, now=lambda: clock.now().at, scrub=scrub)
         return Owner(

@@ -17,10 +17,13 @@ PROBED_PREFIX: Final = "/.well-known/"
 _ALLOWED_HEADERS: Final = (
     "authorization",
     "content-type",
+    "last-event-id",
     "mcp-method",
     "mcp-name",
     "mcp-protocol-version",
+    "mcp-session-id",
 )
+"""What clients send, those of earlier versions too; no session or event id means anything here."""
 
 
 class BearerAuth:
@@ -70,8 +73,7 @@ class AllowedOrigins:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand the request on, and add to the answer what the browser needs."""
-        origin = Headers(scope=scope).get("origin") if scope["type"] == "http" else None
-        app = self._cors if origin in self._origins else self._app
+        app = self._cors if _origin(scope) in self._origins else self._app
         await app(scope, receive, send)
 
 
@@ -99,13 +101,20 @@ class OriginGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 403, or hand the request on."""
-        if scope["type"] == "http" and not _is_health(scope):
-            origin = Headers(scope=scope).get("origin")
-            if origin is not None and origin not in self._origins:
-                error = {"error": "this origin is not allowed: see OKF_GATEWAY_ALLOWED_ORIGINS"}
-                await JSONResponse(error, status_code=403)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        origin = _origin(scope)
+        if origin is None or origin in self._origins or _is_health(scope):
+            await self._app(scope, receive, send)
+        else:
+            error = {"error": "this origin is not allowed: see OKF_GATEWAY_ALLOWED_ORIGINS"}
+            await JSONResponse(error, status_code=403)(scope, receive, send)
+
+
+def _origin(scope: Scope) -> str | None:
+    """Return the `Origin` of a request; two of them are one that nobody allowed."""
+    if scope["type"] != "http":
+        return None
+    origins = Headers(scope=scope).getlist("origin")
+    return ", ".join(origins) if origins else None
 
 
 def _is_health(scope: Scope) -> bool:

@@ -81,6 +81,7 @@ def load_configuration(
         git_path=environ.get("PATH", os.defpath),
     )
     registry = reader.read()
+    environment.learn_secrets("OKF_GIT_TOKEN_")  # no fault may repeat one
     environment.refuse_unknown()
     environment.require_program("git")
     faults = (*environment.faults, *reader.faults)

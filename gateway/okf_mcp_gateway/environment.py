@@ -50,6 +50,12 @@ class Environment:
         binding = self._dotenv.get(name)
         return (binding.value or "").strip() or None if binding else None
 
+    def learn_secrets(self, prefix: str) -> None:
+        """Read every secret whose name begins so, also those that nothing else names."""
+        for name in [*self._environ, *self._dotenv]:
+            if name.startswith(prefix):
+                self.secret(name.removesuffix("_FILE"))
+
     def refuse_unknown(self) -> None:
         """Refuse what looks like a setting in `.env` and is none; to be called last.
 
@@ -122,6 +128,9 @@ class Environment:
 
     def _secret(self, name: str) -> Secret:
         value, file = self.get(name), self.get(f"{name}_FILE")
+        if value and file and (name in self._environ) != (f"{name}_FILE" in self._environ):
+            # One of the two is only in .env: the environment wins.
+            value, file = (value, None) if name in self._environ else (None, file)
         source = self._source(name if value else f"{name}_FILE")
         if value and file:
             self.faults.append(

@@ -28,8 +28,11 @@ from okf_mcp_gateway.state import (
 )
 from okf_mcp_server.snapshot import Snapshot
 
-MAX_PULLS: Final = 16
-"""How many pulls run at a time. A pull runs one git command at a time, so this bounds those too."""
+MAX_PULLS: Final = 64
+"""How many pulls run at a time. A pull runs one git command at a time, so this bounds those too.
+
+Those that wait for a host cost little; it takes this many, of 16 hosts, to keep others waiting.
+"""
 
 MAX_PULLS_PER_HOST: Final = 4
 """How many of them talk to one host, so that a slow one leaves room for the others (P1)."""
@@ -55,7 +58,7 @@ class PullSlots:
     @asynccontextmanager
     async def of(self, url: str) -> AsyncGenerator[None]:
         """Hold one of the places of the host of `url`."""
-        host = urlsplit(url).netloc
+        host = urlsplit(url).netloc.lower()
         async with self._hosts.setdefault(host, CapacityLimiter(MAX_PULLS_PER_HOST)):
             yield
 

@@ -30,7 +30,14 @@ from okf_mcp_gateway.registry import (
     is_source_url,
 )
 from okf_mcp_gateway.scrub import Secret
-from okf_mcp_server.yaml_text import YamlTextError, compose_mapping, entries, is_null, line_of
+from okf_mcp_server.yaml_text import (
+    YamlTextError,
+    compose_mapping,
+    entries,
+    is_null,
+    line_of,
+    repeated_keys,
+)
 
 _TTL: Final = re.compile(r"0|[1-9][0-9]{0,7}")
 
@@ -108,7 +115,7 @@ class RegistryReader:
     def _root(self) -> _Entry | None:
         line, reason = None, "it is not a mapping with the key owners"
         try:
-            root = compose_mapping(self._path.read_bytes().decode())
+            root = compose_mapping(self._path.read_bytes().decode(), unique_keys=False)
         except OSError as error:
             reason = error.strerror
         except UnicodeDecodeError:
@@ -203,6 +210,12 @@ class RegistryReader:
             self._refuse(entry, f"is {_shown(entry)}", "a mapping")
             return {}
         prefix = f"{entry.key}." if entry.key else ""
+        for key in repeated_keys(entry.node):
+            # A credential's key is not repeated: somebody may take it for a URL with a password.
+            is_private = entry.key == "credentials"
+            name = entry.key if is_private else f"{prefix}{_printable(key.value)}"
+            problem = "has a key that stands twice" if is_private else "stands twice"
+            self._refuse(_Entry(name, line_of(key), key), problem, "each key once")
         fields = {
             name: _Entry(f"{prefix}{_printable(name)}", line_of(key), node)
             for name, (key, node) in entries(entry.node).items()

@@ -207,7 +207,7 @@ def _url_pattern(url: str) -> re.Pattern[str]:
     scheme, _, rest = url.partition("://")
     authority, _, path = rest.partition("/")
     plain_path = unquote(path)
-    paths = {path, plain_path, quote(plain_path)}
+    paths = {path, plain_path, quote(plain_path), quote(plain_path, safe="")}
     if scheme == "file":
         prefix, origin = "(?:file:(?://(?:localhost)?)?)?", "(?!)"
         paths.add(os.path.realpath("/" + plain_path)[1:])
@@ -218,7 +218,7 @@ def _url_pattern(url: str) -> re.Pattern[str]:
     if not paths:
         return re.compile(origin, re.IGNORECASE)
     # A path of one word is only told from prose by its slash; a longer one needs none.
-    bare = {path for path in paths if "/" in path}
+    bare = {path for path in paths if "/" in path or "%2F" in path}
     patterns = [f"{prefix}/{_any_of(paths)}", *([f"(?<!\\w){_any_of(bare)}"] if bare else [])]
     ends = [rf"{pattern}(?:\.git)?(?!\w)" for pattern in patterns]
     return re.compile("|".join([*ends, origin]), re.IGNORECASE)

@@ -376,3 +376,26 @@ def test_a_work_tree_is_loaded_without_its_links_and_with_what_is_wrong_with_it(
         ("empty-root", "missing"),
         ("unreadable", "design/c.md"),
     ]
+
+
+class MalformedTree:
+    """What only a forged commit can hold: one path twice, and paths out of the repository."""
+
+    def entries(self, roots: Sequence[PurePosixPath]) -> Iterable[TreeEntry]:
+        for path, key in [("x.md", "1"), ("x.md", "2"), ("../up.md", "3"), ("/etc/root.md", "4")]:
+            yield TreeEntry(PurePosixPath(path), key, 100)
+
+    def read(self, entries: Iterable[TreeEntry]) -> Iterator[tuple[TreeEntry, bytes | OSError]]:
+        for entry in entries:
+            yield entry, note(f"title: number {entry.key}").encode()
+
+
+@pytest.mark.row("D10", "D4")
+def test_of_one_path_twice_the_first_is_served_and_no_path_leads_out() -> None:
+    snapshot = load_docs(MalformedTree(), owner="acme")
+    assert [document.title for document in snapshot.documents] == ["number 1"]
+    assert [(found.rule, found.path) for found in snapshot.diagnostics] == [
+        ("unreadable", "../up.md"),
+        ("unreadable", "/etc/root.md"),
+        ("duplicate-uri", "x.md"),
+    ]

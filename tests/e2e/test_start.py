@@ -320,7 +320,6 @@ def test_help_says_what_there_is_and_needs_no_configuration(flag: str, tmp_path:
     assert process.log == ""
 
 
-@pytest.mark.row("T1")
 def test_the_console_script_is_the_module(tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("okf-mcp-gateway")
     ended = subprocess.run(
@@ -632,6 +631,18 @@ def test_a_gateway_with_many_hanging_pulls_stops_in_time(
     )
     server.wait_for_requests(4)
     stop_in_time(process)
+
+
+@pytest.mark.row("P8")
+def test_a_thread_that_waits_for_a_stalled_disk_does_not_keep_the_process() -> None:
+    script = (
+        "import threading\n"
+        "from okf_mcp_gateway import __main__ as gateway\n"
+        "threading.Thread(target=threading.Event().wait).start()\n"
+        "gateway._leave_if_threads_hang()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], timeout=STOP_SECONDS, check=False)
+    assert ended.returncode == 0
 
 
 @pytest.mark.row("P8")

@@ -1,5 +1,6 @@
 """What holds for every route of the application, whoever answers it."""
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from okf_mcp_gateway.state import Clock
 from support.git_http import GitHttpServerFactory
 from support.in_process import (
     BEARER,
+    NORTH_TOKEN,
     ManualClock,
     mcp_headers,
     mcp_message,
@@ -250,3 +252,47 @@ async def test_a_crash_says_only_a_request_id_that_the_log_knows(
         assert [
             record.getMessage() for record in caplog.records if record.levelno == logging.ERROR
         ] == [logged]
+
+
+@pytest.mark.row("G4")
+async def test_an_answer_repeats_no_secret_whoever_put_it_where(
+    published: Repository, tmp_path: Path
+) -> None:
+    south = "south-canary/token"
+    registry = json.dumps(
+        {
+            "owners": {"acme": {"url": published.url}},
+            "credentials": {
+                "git.example.invalid": {"token_env": "OKF_GIT_TOKEN_X", "token_user": south}
+            },
+        }
+    )
+    environment = {"OKF_GIT_TOKEN_X": south}
+    async with running(tmp_path / "gateway", registry, environment=environment) as gateway:
+        answers = [
+            await gateway.client.get("/status", params={secret: "1"})
+            for secret in (south, NORTH_TOKEN)
+        ]
+        config = await gateway.client.get("/config")
+    assert [answer.status_code for answer in answers] == [400, 400]
+    assert config.json()["credentials"]["git.example.invalid"]["token_user"] == "***"
+    for answer in (*answers, config):
+        assert south not in answer.text
+        assert NORTH_TOKEN not in answer.text
+
+
+@pytest.mark.row("H5", "G4")
+async def test_a_source_that_leads_to_another_owners_url_does_not_show_it(
+    published: Repository, git_http_server: GitHttpServerFactory, tmp_path: Path
+) -> None:
+    server = git_http_server()
+    server.redirect("http://127.0.0.1:1/secret-team")
+    registry = servers(
+        acme=server.url_of(published), beta="http://127.0.0.1:1/secret-team/origin.git"
+    )
+    async with running(tmp_path / "gateway", registry) as gateway:
+        await gateway.wait_for_state("acme", "failed")
+        status = await gateway.client.get("/status")
+    error = status.json()["owners"]["acme"]["last_pull_error"]
+    assert "<url>" in error
+    assert "secret-team" not in status.text

@@ -104,3 +104,26 @@ def test_trying_the_cache_leaves_nothing_behind(tmp_path: Path) -> None:
         with hold_cache(tmp_path):
             pass
     assert {path.name for path in tmp_path.iterdir()} == {".home", ".lock"}
+
+
+@pytest.mark.row("G4")
+@pytest.mark.parametrize("planted", ["a folder", "a file", "a link"])
+def test_the_home_is_empty_whatever_stood_in_its_place(tmp_path: Path, planted: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ".netrc").write_text("machine host login me password mine\n")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    home = cache / ".home"
+    if planted == "a folder":
+        home.mkdir()
+        (home / ".netrc").write_text("machine host login me password mine\n")
+        home.chmod(0o500)
+    elif planted == "a file":
+        home.write_text("")
+    else:
+        home.symlink_to(elsewhere)
+    with hold_cache(cache) as held:
+        assert not held.is_symlink()
+        assert list(held.iterdir()) == []
+    assert (elsewhere / ".netrc").exists()

@@ -402,3 +402,22 @@ def test_a_missing_git_is_a_fault_and_no_traceback(directory: Path) -> None:
     )
     (fault,) = faults(directory, environment(PATH=str(directory)))
     assert fault == "environment: PATH leads to no git; install git."
+
+
+@pytest.mark.row("G1")
+def test_a_secret_of_the_environment_wins_over_its_file_in_dot_env(directory: Path) -> None:
+    (directory / "token").write_text("from the file\n")
+    (directory / ".env").write_text("OKF_GATEWAY_TOKEN_FILE=token\n")
+    found = load_configuration(environment(OKF_GATEWAY_TOKEN="from-the-environment"), directory)
+    assert found.settings.token.reveal() == "from-the-environment"
+
+    (directory / ".env").write_text("OKF_GATEWAY_TOKEN=from-dot-env\n")
+    environ = environment(OKF_GATEWAY_TOKEN="", OKF_GATEWAY_TOKEN_FILE="token")
+    assert load_configuration(environ, directory).settings.token.reveal() == "from the file"
+
+
+@pytest.mark.row("G3")
+def test_a_south_token_that_nothing_names_is_not_repeated_either(directory: Path) -> None:
+    (directory / "servers.yaml").write_text(f"owners: {{a: {{url: x, ref: '{SECRET} x'}}}}\n")
+    found = faults(directory, environment(OKF_GIT_TOKEN_UNNAMED=SECRET))
+    assert not any(SECRET in fault for fault in found)

@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 from anyio import create_task_group, current_time, fail_after, move_on_after, to_thread
 
-from okf_mcp_gateway.owners import MAX_PULLS, MAX_PULLS_PER_HOST, Owner, PullSlots
+from okf_mcp_gateway.owners import MAX_PULLS_PER_HOST, Owner, PullSlots
 from okf_mcp_gateway.registry import WHOLE_REPOSITORY, OwnerConfig
 from okf_mcp_gateway.source.mirror import Mirror
 from okf_mcp_gateway.source.process import Git
@@ -679,10 +679,7 @@ async def test_a_slow_host_delays_only_its_own(
 ) -> None:
     quick = git_http_server()
     server.hang()
-    delayed = [
-        house.owner(server.url_of(repository), name=f"slow{number}")
-        for number in range(MAX_PULLS + 2)
-    ]
+    delayed = [house.owner(server.url_of(repository), name=f"slow{number}") for number in range(20)]
     async with running(*delayed):
         await arrive(server, MAX_PULLS_PER_HOST)
         owner = house.owner(quick.url_of(repository))
@@ -693,6 +690,28 @@ async def test_a_slow_host_delays_only_its_own(
         assert {each.state.name for each in delayed} == {"loading"}
         server.release()
         await until(lambda: {each.state.name for each in delayed} == {"serving"}, seconds=40)
+
+
+@pytest.mark.row("P1")
+async def test_five_slow_hosts_that_fill_their_slots_delay_only_their_own(
+    house: House, repository: Repository, git_http_server: GitHttpServerFactory
+) -> None:
+    slow = [git_http_server() for _ in range(5)]
+    for each in slow:
+        each.hang()
+    delayed = [
+        house.owner(each.url_of(repository), name=f"slow{host}-{number}")
+        for host, each in enumerate(slow)
+        for number in range(MAX_PULLS_PER_HOST)
+    ]
+    async with running(*delayed):
+        for each in slow:
+            await arrive(each, MAX_PULLS_PER_HOST)
+        owner = house.owner(repository.url)
+        async with running(owner):
+            await owner.ensure_fresh()
+            assert body(owner) == "One."
+        assert {each.state.name for each in delayed} == {"loading"}
 
 
 # The copy on disk

@@ -540,7 +540,7 @@ def test_a_wrong_credential_is_refused_and_its_values_are_not_repeated(
         ("owners: !!python/object:os.system {}", ["line 1: the registry can't be read"]),
         (
             f"owners:\n  acme: {{url: '{URL}'}}\n  acme: {{url: '{URL}'}}",
-            ["line 3: the registry can't be read: the key 'acme' stands twice"],
+            ["line 3: owners.acme stands twice; allowed: each key once"],
         ),
         ("defaults: {}", ["line 1: the file has no owners"]),
         ("owners:", ["line 1: owners is null; allowed: a mapping"]),
@@ -595,3 +595,23 @@ def test_a_registry_can_not_be_changed(file: Path) -> None:
     registry = load(file, owner())
     for mapping in (registry.owners, registry.credentials):
         assert not hasattr(mapping, "__setitem__")
+
+
+@pytest.mark.row("G3")
+def test_every_key_that_stands_twice_is_found_with_all_other_faults(file: Path) -> None:
+    text = (
+        f"owners:\n  a:\n    url: {URL}\n    url: x\n    ttl: -1\n  b:\n    url: 5\n    q: 1\n"
+        "    q: 2\nfoo: 1\ncredentials:\n  'https://u:s3cr3t@h': {}\n  'https://u:s3cr3t@h': {}\n"
+    )
+    found = faults(file, text)
+    assert [fault.split(";")[0].removeprefix(f"{file}, ") for fault in found] == [
+        "line 4: owners.a.url stands twice",
+        "line 4: owners.a.url is 'x'",
+        "line 5: owners.a.ttl is '-1'",
+        "line 7: owners.b.url is '5'",
+        "line 9: owners.b.q stands twice",
+        "line 9: owners.b.q is not a known key",
+        "line 10: foo is not a known key",
+        "line 13: credentials has a key that stands twice",
+        "line 13: credentials has a key that is not usable",
+    ]

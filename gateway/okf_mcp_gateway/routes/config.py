@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from okf_mcp_gateway.config import Configuration
 from okf_mcp_gateway.routes.rendering import read_query, render
+from okf_mcp_gateway.scrub import Scrubber
 
 _QUERY: Final = {"format": ("json", "yaml")}
 
@@ -24,6 +25,8 @@ def config_route(configuration: Configuration) -> Route:
 
 def _content(configuration: Configuration) -> dict[str, Any]:
     settings, registry = configuration.settings, configuration.registry
+    # A user is text of somebody's choice: some write the token there, too.
+    scrubber = Scrubber(configuration.secrets)
     return {
         "process": {
             "servers_path": str(settings.servers_path),
@@ -48,7 +51,10 @@ def _content(configuration: Configuration) -> dict[str, Any]:
             for name, owner in registry.owners.items()
         },
         "credentials": {
-            host: {"token_env": credential.token_env, "token_user": credential.token_user}
+            host: {
+                "token_env": credential.token_env,
+                "token_user": scrubber.scrub(credential.token_user),
+            }
             for host, credential in registry.credentials.items()
         },
     }

@@ -1,7 +1,7 @@
 """How answers look: checked queries, JSON or YAML, a JSON sentence for an error (H6, H8)."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 from uuid import uuid4
@@ -10,6 +10,8 @@ import yaml
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+
+from okf_mcp_gateway.scrub import Scrubber
 
 _WIDTH: Final = 1_000_000
 """How long a line of YAML may be: a message stays on one."""
@@ -51,13 +53,18 @@ def render(content: Mapping[str, Any], form: str) -> Response:
     return JSONResponse(content)
 
 
-def error_response(_: Request, error: Exception) -> Response:
-    """Return the JSON body of an HTTP error that a route, or the router, raised."""
-    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type only
-    sentence = error.detail
-    if sentence == HTTPStatus(error.status_code).phrase:
-        sentence = _ROUTER_SENTENCES.get(error.status_code, sentence)
-    return JSONResponse({"error": sentence}, status_code=error.status_code, headers=error.headers)
+def error_responder(scrubber: Scrubber) -> Callable[[Request, Exception], Response]:
+    """Return what makes the JSON body of an HTTP error that a route, or the router, raised."""
+
+    def respond(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type only
+        sentence = error.detail
+        if sentence == HTTPStatus(error.status_code).phrase:
+            sentence = _ROUTER_SENTENCES.get(error.status_code, sentence)
+        content = {"error": scrubber.scrub(sentence)}
+        return JSONResponse(content, status_code=error.status_code, headers=error.headers)
+
+    return respond
 
 
 def crash_response(request: Request, _: Exception) -> Response:

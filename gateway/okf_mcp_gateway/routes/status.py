@@ -95,4 +95,8 @@ def _diagnostics(owner: Owner) -> dict[str, Any]:
 
 
 def _time(instant: Instant | None) -> str | None:
-    return None if instant is None else instant.at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return (
+        None
+        if instant is None
+        else instant.at.replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
+    )

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -78,8 +79,6 @@ class Mirror:
             return None
         try:
             commit = self._resolve(self._path, "HEAD")
-        except GitTimeoutError:
-            raise
         except GitError:
             return None
         return StoredCopy(Copy(self._path, commit), pulled_at)
@@ -137,7 +136,7 @@ class Mirror:
     def record_contact(self, pulled_at: datetime) -> None:
         """Remember that the source was reached, and had nothing new.
 
-        Raises `FileNotFoundError` if the copy is gone.
+        Raises `FileNotFoundError` or `IsADirectoryError` if the copy is gone, or not one of ours.
         """
         self._write_record(self._path, pulled_at)
 
@@ -182,8 +181,10 @@ class Mirror:
 
     def _read_record(self) -> datetime | None:
         """Return when the copy's source was last reached; None for a copy of another source."""
+        path = self._path / _RECORD
         try:
-            record: Any = json.loads((self._path / _RECORD).read_bytes())
+            # Only a regular file: a pipe in its place would never end.
+            record: Any = json.loads(path.read_bytes()) if path.is_file() else None
             source = (record["url"], record["ref"])
             pulled_at = datetime.fromisoformat(record["pulled_at"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -197,9 +198,10 @@ class Mirror:
             "ref": self._config.ref,
             "pulled_at": pulled_at.isoformat(),
         }
-        written = git_dir / f"{_RECORD}.new"
-        written.write_text(json.dumps(record))
-        written.replace(git_dir / _RECORD)
+        descriptor, written = tempfile.mkstemp(prefix="tmp_", dir=git_dir)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(record, file)
+        Path(written).replace(git_dir / _RECORD)
 
 
 def _parse_refs(listing: bytes) -> dict[str, str]:

@@ -110,6 +110,7 @@ class Git:
             "GIT_HTTP_LOW_SPEED_LIMIT": "1",
             "GIT_HTTP_LOW_SPEED_TIME": str(math.ceil(deadline_seconds)),
             "GIT_LITERAL_PATHSPECS": "1",
+            "GIT_NO_REPLACE_OBJECTS": "1",
             "GIT_OPTIONAL_LOCKS": "0",
             "GIT_TERMINAL_PROMPT": "0",
         }

@@ -7,7 +7,7 @@ from datetime import datetime
 from okf_mcp_gateway.registry import OwnerConfig
 from okf_mcp_gateway.source.error_class import SourceError
 from okf_mcp_gateway.source.mirror import Copy, Mirror, Tip
-from okf_mcp_gateway.source.process import GitError, GitTimeoutError
+from okf_mcp_gateway.source.process import GitError
 from okf_mcp_server.snapshot import Snapshot, load_docs
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Puller:
         if previous is not None and previous.commit == tip.commit:
             try:
                 self._mirror.record_contact(self._now())
-            except FileNotFoundError:
+            except (FileNotFoundError, IsADirectoryError):
                 log.warning("Copy on disk gone, cloning anew: owner=%s", self._config.name)
             else:
                 return previous
@@ -69,8 +69,6 @@ class Puller:
             try:
                 copy = self._mirror.fetch(tip)
                 return copy, self._load(copy, previous)
-            except GitTimeoutError:
-                raise
             except (GitError, SourceError) as error:
                 if isinstance(error, SourceError) and error.timed_out:
                     raise

@@ -13,7 +13,7 @@ from okf_mcp_gateway.registry import OwnerConfig
 from okf_mcp_gateway.scrub import Secret
 from okf_mcp_gateway.source.error_class import SourceError, error_class
 from okf_mcp_gateway.source.mirror import Copy, Mirror, StoredCopy, Tip
-from okf_mcp_gateway.source.process import Git, GitError, GitStoppedError, GitTimeoutError
+from okf_mcp_gateway.source.process import Git, GitError, GitStoppedError
 from support.git_http import GitHttpServer, GitHttpServerFactory
 from support.repositories import Repository, RepositoryFactory
 from support.repositories import git as run_git
@@ -652,7 +652,7 @@ def test_what_a_killed_git_left_behind_does_not_stop_the_next_pull(
     blob = repository.git("hash-object", "-w", "--stdin", stdin=b"new")
     left = [
         *("HEAD.lock", "config.lock", "shallow.lock", "packed-refs.lock", "index.lock"),
-        *("FETCH_HEAD.lock", "okf.json.new", "refs/okf/next.lock", "refs/heads/main.lock"),
+        *("FETCH_HEAD.lock", "tmp_record_a1b2c3", "refs/okf/next.lock", "refs/heads/main.lock"),
         *("gc.pid.lock", "objects/info/commit-graph.lock", "objects/pack/multi-pack-index.lock"),
         *("objects/pack/tmp_pack_a1b2c3", "objects/pack/tmp_idx_a1b2c3", "objects/tmp_obj_a1b2c3"),
         str(Path("objects", blob[:2], "tmp_obj_a1b2c3")),
@@ -865,14 +865,38 @@ def test_a_full_disk_is_no_fault_of_the_source(
 
 
 @pytest.mark.row("P4")
-def test_a_copy_that_could_not_be_looked_at_in_time_is_not_a_broken_one(
-    repository: Repository, new_mirror: NewMirror, new_git: NewGit, cache: Path
+@pytest.mark.parametrize("name", ["HEAD", "okf.json"])
+def test_a_pipe_in_a_copy_is_a_broken_copy_that_a_new_one_replaces(
+    repository: Repository, new_git: NewGit, new_mirror: NewMirror, cache: Path, name: str
 ) -> None:
     repository.publish()
     pull(new_mirror(repository))
-    hurried = Mirror(mirror_config(repository), cache, new_git(deadline=0.0))
-    with pytest.raises(GitTimeoutError):
-        hurried.open()
+    (cache / "acme" / name).unlink()
+    os.mkfifo(cache / "acme" / name)
+    hurried = Mirror(mirror_config(repository), cache, new_git(deadline=2.0))
+    assert hurried.open() is None
+    assert pull(hurried).commit == served(hurried) == repository.head
+
+
+@pytest.mark.row("P5")
+def test_a_replacement_planted_in_a_copy_replaces_nothing(
+    repository: Repository, new_mirror: NewMirror, cache: Path
+) -> None:
+    repository.write("a.md", "old")
+    repository.publish()
+    mirror = new_mirror(repository)
+    pull(mirror)
+    blob = repository.git("rev-parse", "HEAD:a.md")
+    other = repository.git("hash-object", "-w", "--stdin", stdin=b"planted")
+    planted = cache / "acme" / "objects" / other[:2]
+    planted.mkdir(exist_ok=True)
+    source = repository.clone / ".git" / "objects" / other[:2] / other[2:]
+    (planted / other[2:]).write_bytes(source.read_bytes())
+    (cache / "acme" / "refs" / "replace").mkdir()
+    (cache / "acme" / "refs" / "replace" / blob).write_text(f"{other}\n")
+    tree = mirror.tree(Copy(cache / "acme", repository.head))
+    (entry,) = tree.entries((PurePosixPath("."),))
+    assert [content for _, content in tree.read([entry])] == [b"old"]
 
 
 @pytest.mark.row("P8")

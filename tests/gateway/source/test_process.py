@@ -161,6 +161,7 @@ def test_git_gets_an_environment_that_is_built_from_nothing(
     assert environment == passed_on | {
         "HOME": str(home),
         "GIT_HTTP_LOW_SPEED_LIMIT": "1",
+        "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_HTTP_LOW_SPEED_TIME": "30",
         "LC_ALL": "C",
         "GIT_ALLOW_PROTOCOL": "file:http:https",
