@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import reduce
+from functools import partial
 
 import anyio
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -78,12 +78,9 @@ def _owners(
     configuration: Configuration, git: Git, scrubber: Scrubber, clock: Clock
 ) -> Mapping[str, Owner]:
     slots = PullSlots()
-    # The longest first: a shorter one may be a part of it, and would leave the rest.
-    urls = sorted((one.url for one in configuration.registry.owners.values()), key=len)[::-1]
-
-    def scrub(text: str) -> str:
-        """Take every owner's URL out: a source may name another one's."""
-        return reduce(lambda left, url: scrubber.scrub(left, url=url), urls, text)
+    # All of them: a source may name another owner's.
+    urls = tuple(config.url for config in configuration.registry.owners.values())
+    scrub = partial(scrubber.scrub, urls=urls)
 
     def build(config: OwnerConfig) -> Owner:
         mirror = Mirror(config, configuration.settings.cache_dir, git)

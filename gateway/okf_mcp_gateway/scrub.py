@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -97,8 +98,8 @@ class Scrubber:
         # Values and their spellings belong together, so they are swapped in one assignment.
         self._spelled: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
-    def scrub(self, text: str, *, url: str | None = None) -> str:
-        """Return `text` without what is private; with `url`, also without that owner's URL.
+    def scrub(self, text: str, *, urls: Iterable[str] = ()) -> str:
+        """Return `text` without what is private; with `urls`, also without those of owners.
 
         An owner's URL, the origin and the path in it, with or without `.git` and percent-encoding,
         become `<url>`. A bare host name stays: an operator needs it to see what can't be reached.
@@ -106,8 +107,10 @@ class Scrubber:
         for form in self._forms():
             text = text.replace(form, "***")
         text = _USER_INFORMATION.sub("://***@", text)
-        if url is not None:
-            text = _url_pattern(url).sub("<url>", text)
+        lowered = text.lower()
+        mentioned = tuple(url for url in urls if any(m in lowered for m in _spell(url).marks))
+        if mentioned:
+            text = _urls_pattern(mentioned).sub("<url>", text)
         return self._cache.sub("<cache>", text) if self._cache else text
 
     def _forms(self) -> tuple[str, ...]:
@@ -198,12 +201,23 @@ def _path_pattern(path: Path) -> re.Pattern[str]:
     return re.compile(f"{_any_of(spellings)}(?!\\w)")
 
 
-@lru_cache(maxsize=1024)
-def _url_pattern(url: str) -> re.Pattern[str]:
-    """Return what matches the spellings of a configured URL (G3) in git's and curl's messages.
+@dataclass(frozen=True, slots=True)
+class _UrlSpelling:
+    """The spellings of a configured URL (G3) in git's and curl's messages, as patterns.
 
     Every alternative has a fixed length, so a search is linear. User information is `***` by now.
     """
+
+    whole: tuple[str, ...]
+    """The URL, or its path alone."""
+    origin: str
+    """`scheme://host`; matches nothing for a file."""
+    marks: frozenset[str]
+    """In lower case: without one of these, a text holds none of the spellings."""
+
+
+@lru_cache(maxsize=4096)
+def _spell(url: str) -> _UrlSpelling:
     scheme, _, rest = url.partition("://")
     authority, _, path = rest.partition("/")
     plain_path = unquote(path)
@@ -215,13 +229,22 @@ def _url_pattern(url: str) -> re.Pattern[str]:
         origin = rf"https?://(?:\*\*\*@)?{re.escape(authority)}(?!\w)"
         prefix = rf"(?:(?:https?://(?:\*\*\*@)?)?{re.escape(authority)})?"
     paths = {path.strip("/").removesuffix(".git").rstrip("/") for path in paths} - {""}
-    if not paths:
-        return re.compile(origin, re.IGNORECASE)
     # A path of one word is only told from prose by its slash; a longer one needs none.
     bare = {path for path in paths if "/" in path or "%2F" in path}
-    patterns = [f"{prefix}/{_any_of(paths)}", *([f"(?<!\\w){_any_of(bare)}"] if bare else [])]
-    ends = [rf"{pattern}(?:\.git)?(?!\w)" for pattern in patterns]
-    return re.compile("|".join([*ends, origin]), re.IGNORECASE)
+    patterns = [f"{prefix}/{_any_of(paths)}"] if paths else []
+    patterns += [f"(?<!\\w){_any_of(bare)}"] if bare else []
+    marks = {path.rpartition("/")[2].lower() for path in paths} | {authority.lower()} - {""}
+    whole = tuple(rf"{pattern}(?:\.git)?(?!\w)" for pattern in patterns)
+    return _UrlSpelling(whole, origin, frozenset(marks))
+
+
+@lru_cache(maxsize=1024)
+def _urls_pattern(urls: tuple[str, ...]) -> re.Pattern[str]:
+    """Return what matches any of the URLs; a whole one before the origin of another."""
+    spellings = [_spell(url) for url in urls]
+    alternatives = [pattern for spelling in spellings for pattern in spelling.whole]
+    alternatives += [spelling.origin for spelling in spellings]
+    return re.compile("|".join(alternatives), re.IGNORECASE)
 
 
 def _any_of(texts: Iterable[str]) -> str:

@@ -32,7 +32,7 @@ class ManualClock:
 
 
 def scrubbed(text: str, token: str = TOKEN, url: str | None = None) -> str:
-    return Scrubber([Secret(token)]).scrub(text, url=url)
+    return Scrubber([Secret(token)]).scrub(text, urls=[url] if url else [])
 
 
 @pytest.mark.row("G1")
@@ -291,7 +291,7 @@ def test_the_cache_is_named_in_no_spelling(tmp_path: Path) -> None:
 def test_a_source_beside_the_cache_becomes_the_url_and_not_half_a_cache_path() -> None:
     scrubber = Scrubber([], cache_dir=Path("/srv/cache"))
     text = "/srv/cache-origin.git into /srv/cache/acme"
-    assert scrubber.scrub(text, url="file:///srv/cache-origin.git") == "<url> into <cache>/acme"
+    assert scrubber.scrub(text, urls=["file:///srv/cache-origin.git"]) == "<url> into <cache>/acme"
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_scrubbing_a_long_text_takes_time_in_proportion_to_its_length(unit: str)
         best = float("inf")
         for _ in range(3):
             start = time.process_time()
-            scrubber.scrub(text, url=HTTPS)
+            scrubber.scrub(text, urls=[HTTPS])
             best = min(best, time.process_time() - start)
         return best
 
@@ -345,3 +345,19 @@ def test_a_record_that_can_not_be_formatted_is_not_printed_raw() -> None:
     line = formatted(record_of("count=%d", "s3cr3tvalue"))
     assert line.startswith("log record lost logger=okf line=7")
     assert "s3cr3tvalue" not in line
+
+
+@pytest.mark.row("G4", "H5")
+def test_of_several_urls_each_is_taken_out_whole() -> None:
+    urls = [
+        "https://git.example/team/one.git",
+        "https://git.example/one",
+        "file:///srv/git/team/one.git",
+        "file:///srv",
+    ]
+    for url in urls:
+        assert Scrubber([]).scrub(f"asked for '{url}'", urls=urls) == "asked for '<url>'"
+    assert Scrubber([]).scrub("fatal: '/srv/git/team/one.git'", urls=urls) == "fatal: '<url>'"
+    assert Scrubber([]).scrub("at team%2Fone of git.example", urls=urls) == (
+        "at <url> of git.example"
+    )

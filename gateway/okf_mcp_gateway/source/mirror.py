@@ -18,7 +18,8 @@ from typing import Any, Final
 from okf_mcp_gateway.registry import OwnerConfig
 from okf_mcp_gateway.source.commit_tree import CommitTree
 from okf_mcp_gateway.source.error_class import SourceError, error_class
-from okf_mcp_gateway.source.process import Git, GitError, GitTimeoutError, Login
+from okf_mcp_gateway.source.login import Login
+from okf_mcp_gateway.source.process import Git, GitError, GitTimeoutError
 
 _NEXT: Final = "refs/okf/next"
 """Our private ref, at what the last fetch brought."""
@@ -173,7 +174,10 @@ class Mirror:
         token = credential.token.reveal()
         if token is None:
             raise SourceError(f"the token of this host is not set: {credential.token_env}")
-        return Login(self._config.url, credential.token_user, token)
+        try:
+            return Login(self._config.url, credential.token_user, token)
+        except ValueError as error:
+            raise SourceError(str(error)) from None
 
     def _resolve(self, git_dir: Path, name: str) -> str:
         arguments = ["rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"]

@@ -11,13 +11,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock
 from typing import IO, Final
-from urllib.parse import quote, urlsplit
 
+from okf_mcp_gateway.source.login import Login
 from okf_mcp_server.errors import OkfError
 
 PASSED_ON: Final = frozenset(
@@ -42,9 +41,10 @@ _TERM_SECONDS: Final = 0.5
 
 _POLL_SECONDS: Final = 0.001
 
-_HERE: Final = Path(__file__).parent
-_CONFIG: Final = _HERE / "gitconfig"
-_ASKPASS: Final = _HERE / "askpass.sh"
+_NOTHING: Final[tuple[dict[str, str], tuple[int, ...]]] = ({}, ())
+"""What a git process needs that asks nobody: no variables, no descriptors."""
+
+_CONFIG: Final = Path(__file__).parent / "gitconfig"
 
 
 class GitError(OkfError):
@@ -57,36 +57,6 @@ class GitTimeoutError(GitError):
 
 class GitStoppedError(OkfError):
     """git was killed, or not started, because the gateway stops: no fault of git's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """What one git process may answer when the host of `url` asks who it is."""
-
-    url: str
-    user: str
-    token: str
-
-    def __repr__(self) -> str:
-        return f"Login(url={self.url!r}, user={self.user!r}, token=***)"
-
-    def variables(self, descriptor: int) -> dict[str, str]:
-        """Return the variables that bind the token in the pipe `descriptor` to the host.
-
-        git writes the user in its question as it is, or percent-encoded since version 2.48.
-        """
-        parts = urlsplit(self.url)
-        origin = f"{parts.scheme}://{parts.netloc}"
-        prompt = f"Password for '{parts.scheme}://{{user}}@{parts.netloc}': "
-        return {
-            "GIT_ASKPASS": str(_ASKPASS),
-            "OKF_ASKPASS_FD": str(descriptor),
-            "OKF_ASKPASS_PROMPT": prompt.format(user=self.user),
-            "OKF_ASKPASS_PROMPT_ENCODED": prompt.format(user=quote(self.user, safe="")),
-            "GIT_CONFIG_COUNT": "2",
-            "GIT_CONFIG_KEY_1": f"credential.{origin}.username",
-            "GIT_CONFIG_VALUE_1": self.user,
-        }
 
 
 class Git:
@@ -183,11 +153,29 @@ class Git:
         stdin: IO[bytes] | None,
     ) -> Generator[subprocess.Popen[bytes]]:
         environment = {**self._environment, "GIT_DIR": str(git_dir or os.devnull)}
-        with _token_pipe(login) as descriptors, self._lock:
+        with login.hand_over() if login else nullcontext(_NOTHING) as (variables, descriptors):
+            process = self._start(arguments, {**environment, **variables}, stdin, descriptors)
+        try:
+            yield process
+        finally:
+            _end(process.pid)
+            with self._lock:
+                self._running.discard(process.pid)
+            process.wait()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+    def _start(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        stdin: IO[bytes] | None,
+        descriptors: Sequence[int],
+    ) -> subprocess.Popen[bytes]:
+        with self._lock:
             if self._closed:
                 raise GitStoppedError("the gateway stops")
-            for descriptor in descriptors:
-                environment |= login.variables(descriptor) if login else {}
             process = subprocess.Popen(  # noqa: S603 - no shell; untrusted words follow a `--`
                 ["git", *arguments],  # noqa: S607 - git is found by the operator's PATH
                 env=environment,
@@ -200,38 +188,7 @@ class Git:
             )
             self._running.add(process.pid)
             self.started_processes += 1
-        try:
-            yield process
-        finally:
-            _end(process.pid)
-            with self._lock:
-                self._running.discard(process.pid)
-            process.wait()
-            for pipe in (process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
-
-
-@contextmanager
-def _token_pipe(login: Login | None) -> Generator[tuple[int, ...]]:
-    """Yield the read end of a pipe that holds the token, or nothing; our ends are then closed.
-
-    A pipe, because a variable would show the token to every process that git starts. Nobody reads
-    while we write: what doesn't fit would wait for ever.
-    """
-    if login is None:
-        yield ()
-        return
-    read_end, write_end = os.pipe()
-    try:
-        token = login.token.encode()
-        os.set_blocking(write_end, False)
-        with os.fdopen(write_end, "wb", buffering=0) as pipe:
-            if pipe.write(token) != len(token):
-                raise GitError("the token of this host is too long")
-        yield (read_end,)
-    finally:
-        os.close(read_end)
+        return process
 
 
 def _output(
