@@ -44,7 +44,7 @@ SETTINGS = {
     "OKF_GATEWAY_TOKEN": None,
     "OKF_GATEWAY_SERVERS": "servers.yaml",
     "OKF_GATEWAY_CACHE_DIR": None,
-    "OKF_GATEWAY_HOST": "0.0.0.0",  # noqa: S104
+    "OKF_GATEWAY_HOST": "0.0.0.0",  # noqa: S104 - the contract's default
     "OKF_GATEWAY_PORT": "8080",
     "OKF_GATEWAY_PULL_WAIT": "5",
     "OKF_GATEWAY_GIT_TIMEOUT": "120",
@@ -235,7 +235,7 @@ def test_the_service_is_confined_and_comes_back_by_itself() -> None:
         "ports": ["${OKF_GATEWAY_PORT:-8080}:8080"],
         "env_file": ".env",
         "read_only": True,
-        "tmpfs": ["/tmp"],  # noqa: S108
+        "tmpfs": ["/tmp"],  # noqa: S108 - the folder in the container
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "stop_grace_period": "10s",

@@ -33,7 +33,7 @@ class OwnerError(OkfError):
 def find_top(folder: Path) -> Path | None:
     """Return the top level of the git work tree that `folder` is in; None if there is none."""
     try:
-        found = subprocess.run(  # noqa: S603 - a fixed command, and the folder is its cwd only
+        found = subprocess.run(
             ["git", "rev-parse", "--show-toplevel"],  # noqa: S607 - git comes from the user's PATH
             cwd=folder,
             capture_output=True,

@@ -56,7 +56,7 @@ class Watch:
             while not self._ended.wait(0.05):
                 self._look()
             self._look()
-        except Exception as error:  # noqa: BLE001  (the thread would die of it, unseen)
+        except Exception as error:
             self.faults.append(error)
 
     def _look(self) -> None:

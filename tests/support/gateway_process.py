@@ -89,7 +89,7 @@ class GatewayProcess:
     also be stopped, killed and started again, on the same port and cache.
     """
 
-    def __init__(  # noqa: PLR0913  (a process has that many surroundings)
+    def __init__(
         self,
         folder: Path,
         servers: str,
@@ -246,7 +246,7 @@ class GatewayProcess:
         if self.is_running:
             self.stop()
 
-    def request(  # noqa: PLR0913  (a request has that many parts)
+    def request(
         self,
         method: str,
         path: str,

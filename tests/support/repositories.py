@@ -152,12 +152,12 @@ class Repository:
             target.unlink(missing_ok=True)
         self._touched |= gone
 
-    def document(  # noqa: PLR0913  (a document has that many parts)
+    def document(
         self,
         path: str,
         *,
-        type: str = "Note",  # noqa: A002  (the frontmatter's own word)
-        id: str | None = None,  # noqa: A002
+        type: str = "Note",
+        id: str | None = None,
         title: str | None = None,
         body: str = "Some words.\n",
         fields: Mapping[str, object] | None = None,

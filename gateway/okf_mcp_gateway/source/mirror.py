@@ -27,6 +27,7 @@ _NEXT: Final = "refs/okf/next"
 _RECORD: Final = "okf.json"
 """The file in the copy that says which source it is of, and when that was last reached."""
 
+_SHA1_DIGITS: Final = 40
 _OBJECT_ID: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -109,7 +110,7 @@ class Mirror:
     def clone(self, tip: Tip) -> Copy:
         """Bring the tip into a new copy beside the one on disk. Raises `SourceError`."""
         _remove(self._new_path)
-        object_format = "sha1" if len(tip.commit) == 40 else "sha256"  # noqa: PLR2004 - hex digits
+        object_format = "sha1" if len(tip.commit) == _SHA1_DIGITS else "sha256"
         self._git.run(
             [
                 *("init", "--quiet", "--bare", "--template="),
