@@ -1,6 +1,6 @@
 """Which folders of a repository are searched, and what its owner is called (D12, D13).
 
-For the stdio server and the linter only; the gateway's registry names owners and roots itself.
+For the stdio server only; the gateway's registry names owners and roots itself.
 """
 
 import subprocess

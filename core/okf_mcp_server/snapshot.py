@@ -4,6 +4,7 @@
 files whose content that one has not seen: one changed file of thousands costs one parse.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from threading import RLock
@@ -25,6 +26,8 @@ from okf_mcp_server.documents import (
 from okf_mcp_server.tree import FileTree, TreeEntry
 
 ViewT = TypeVar("ViewT")
+
+log = logging.getLogger(__name__)
 
 Verdict: TypeAlias = Page | Fault | None
 """What a file's bytes are: an exported page, a fault, or nothing of ours."""
@@ -179,6 +182,9 @@ def _verdict(raw: bytes | OSError) -> Verdict:
         return read_page(raw)
     except DocumentError as error:
         return error.fault
+    except Exception:  # whatever one file does to us, all others are served (D4)
+        log.exception("File not read")
+        return Fault("unreadable", "internal error; the log has the rest")
 
 
 def _document(

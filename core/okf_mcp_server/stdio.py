@@ -20,7 +20,7 @@ from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import SessionMessage
 
 from okf_mcp_server.errors import OkfError
-from okf_mcp_server.roots import choose_owner, choose_roots, find_top
+from okf_mcp_server.roots import RootsError, choose_owner, choose_roots, find_top
 from okf_mcp_server.server import build_server
 from okf_mcp_server.snapshot import Snapshot, load_docs
 from okf_mcp_server.tree import WorkingTree
@@ -60,15 +60,18 @@ def run(
     """Serve a repository over MCP on stdin and stdout until stdin closes.
 
     `roots` is comma-separated text or a sequence of folders, `base_dir` a folder of the repository
-    (the working directory). Raises `RootsError` for a root that leaves the repository, `OwnerError`
-    for a name that no URI can hold.
+    (the working directory). It takes over the process's logging and Ctrl-C. Raises `RootsError` for
+    a folder that isn't there or a root that leaves the repository, `OwnerError` for a name that no
+    URI can hold.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     logging.getLogger("mcp").setLevel(logging.WARNING)
     if threading.current_thread() is threading.main_thread():
         # Ctrl-C ends a process that waits for a line of stdin in a thread only this way.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    folder = Path(base_dir or Path.cwd())
+    folder = Path(base_dir or ".")
+    if not folder.is_dir():
+        raise RootsError(f"{folder} is not a folder that can be served")
     top = find_top(folder)
     if top is None:
         log.warning("No git repository found: folder=%s", folder.resolve().name)

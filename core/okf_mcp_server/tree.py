@@ -76,7 +76,7 @@ class WorkingTree:
                     yield TreeEntry(relative, f"unknown:{relative}", 0)
                     continue
                 if stat.S_ISREG(status.st_mode):
-                    key = f"{status.st_ino}:{status.st_mtime_ns}:{status.st_size}"
+                    key = f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}:{status.st_size}"
                     yield TreeEntry(relative, key, status.st_size)
 
     def _read(self, path: PurePosixPath) -> bytes:

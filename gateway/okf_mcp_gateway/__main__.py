@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -32,6 +33,9 @@ STOP_SECONDS: Final = 3
 
 KEEP_ALIVE_SECONDS: Final = 75
 """How long an idle connection is kept: longer than most clients keep theirs."""
+
+_LAST_THREADS_SECONDS: Final = 0.5
+"""How long a thread may take to end by itself after that."""
 
 _BACKLOG: Final = 2048
 """How many connections may wait to be accepted; uvicorn's own default."""
@@ -128,8 +132,11 @@ def serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, server.handle_exit)
         server.run(sockets=[listener])
+        if server.lifespan.error_occurred:
+            raise StartError("stopped by an internal error; the log has the rest")
         log.info("Stopped")
-    _leave_if_threads_hang()
+        # With the cache still held: a thread of ours may be writing there.
+        _leave_if_threads_hang()
 
 
 def _leave_if_threads_hang() -> None:
@@ -137,9 +144,13 @@ def _leave_if_threads_hang() -> None:
 
     git is dead by now, so nothing else keeps one, and Python would wait for it without end (P8).
     """
-    if any(not thread.daemon for thread in threading.enumerate()[1:]):
-        logging.shutdown()
-        os._exit(0)
+    deadline = time.monotonic() + _LAST_THREADS_SECONDS
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+            if thread.is_alive():
+                logging.shutdown()
+                os._exit(0)
 
 
 class _Server(uvicorn.Server):
@@ -160,6 +171,10 @@ class _Server(uvicorn.Server):
             log.info("Listening: address=%s loop=uvloop parser=httptools", address)
             if self._on_listening:
                 self._on_listening(address)
+
+    async def on_tick(self, counter: int) -> bool:
+        # Without its owners' tasks the application would answer, and never pull again.
+        return await super().on_tick(counter) or self.lifespan.error_occurred
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("Stopping")

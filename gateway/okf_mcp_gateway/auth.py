@@ -6,9 +6,10 @@ from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from okf_mcp_gateway.routes.rendering import error_response
 from okf_mcp_gateway.scrub import Secret
 
 PROBED_PREFIX: Final = "/.well-known/"
@@ -38,14 +39,16 @@ class BearerAuth:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401, or hand the request on."""
-        if scope["type"] == "http" and scope["path"].startswith(PROBED_PREFIX):
-            await JSONResponse({"error": "not found"}, status_code=404)(scope, receive, send)
-        elif scope["type"] != "http" or _is_health(scope) or self._holds_token(scope):
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["path"].startswith(PROBED_PREFIX):
+            await error_response(404, "not found")(scope, receive, send)
+        elif _is_health(scope) or self._holds_token(scope):
             await self._app(scope, receive, send)
         else:
-            headers = {"WWW-Authenticate": "Bearer"}
-            error = {"error": "a valid token is required: Authorization: Bearer <token>"}
-            await JSONResponse(error, status_code=401, headers=headers)(scope, receive, send)
+            sentence = "a valid token is required: Authorization: Bearer <token>"
+            response = error_response(401, sentence, {"WWW-Authenticate": "Bearer"})
+            await response(scope, receive, send)
 
     def _holds_token(self, scope: Scope) -> bool:
         token = self._token.reveal()
@@ -84,9 +87,8 @@ class _Cors(CORSMiddleware):
         response = super().preflight_response(request_headers)
         if response.status_code == 200:
             return response
-        error = {"error": bytes(response.body).decode()}
         headers = {name: value for name, value in response.headers.items() if name[:7] != "content"}
-        return JSONResponse(error, status_code=response.status_code, headers=headers)
+        return error_response(response.status_code, bytes(response.body).decode(), headers)
 
 
 class OriginGuard:
@@ -105,8 +107,8 @@ class OriginGuard:
         if origin is None or origin in self._origins or _is_health(scope):
             await self._app(scope, receive, send)
         else:
-            error = {"error": "this origin is not allowed: see OKF_GATEWAY_ALLOWED_ORIGINS"}
-            await JSONResponse(error, status_code=403)(scope, receive, send)
+            sentence = "this origin is not allowed: see OKF_GATEWAY_ALLOWED_ORIGINS"
+            await error_response(403, sentence)(scope, receive, send)
 
 
 def _origin(scope: Scope) -> str | None:
@@ -118,4 +120,4 @@ def _origin(scope: Scope) -> str | None:
 
 
 def _is_health(scope: Scope) -> bool:
-    return scope["path"] == "/healthz" and scope["method"] in {"GET", "HEAD"}
+    return scope["path"] == "/healthz" and scope.get("method") in {"GET", "HEAD"}

@@ -40,11 +40,14 @@ def hold_cache(cache_dir: Path) -> Generator[Path]:
 def _lock(descriptor: int, cache_dir: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         message = (
             f"the cache directory {cache_dir} is held by another gateway; stop that one, or name "
             "another directory by OKF_GATEWAY_CACHE_DIR"
         )
+        raise CacheError(message) from None
+    except OSError as error:
+        message = f"the cache directory {cache_dir} can't be locked: {error.strerror}"
         raise CacheError(message) from None
 
 

@@ -1,7 +1,7 @@
 """Environment and `.env` -> `Settings`, and with `servers.yaml` the whole `Configuration` (G1-G3).
 
-The only reader of the environment, which `__main__` hands in. Whatever is wrong is found in one go
-and raised as one `ConfigError`; neither the port nor the cache is touched.
+The environment is handed in by `__main__`. Whatever is wrong is found in one go and raised as one
+`ConfigError`; neither the port nor the cache is touched.
 """
 
 import os

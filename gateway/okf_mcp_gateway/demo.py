@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from okf_mcp_gateway.source.process import Git, GitError
+from okf_mcp_server.errors import OkfError
 
 OWNER: Final = "sample"
 
@@ -22,24 +23,33 @@ _TTL_SECONDS: Final = 5
 _GIT_SECONDS: Final = 30
 
 
+class DemoError(OkfError):
+    """The sample can't be set up."""
+
+
 def demo_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Make the sample repository, and return the environment that serves it.
 
     The address is this machine's alone, and the token is made up, unless the environment says
-    otherwise. A token is kept for the next start, so that a client's entry goes on working.
+    otherwise. A token is kept for the next start, so that a client's entry goes on working. Raises
+    `DemoError` if there is no git, or no room to write.
     """
     cache_dir = Path(environ.get("OKF_GATEWAY_CACHE_DIR") or _default_cache_dir(environ)).absolute()
     # An owner's name never begins with a dot, so this is nobody's copy.
     folder = cache_dir / ".demo"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    repository = folder / f"{OWNER}.git"
-    _make_repository(repository, environ)
     registry = folder / "servers.yaml"
-    entry = {"url": repository.as_uri(), "ttl": _TTL_SECONDS}
-    registry.write_text(json.dumps({"owners": {OWNER: entry}}))
     defaults = {"OKF_GATEWAY_HOST": "127.0.0.1"}
-    if not environ.get("OKF_GATEWAY_TOKEN_FILE"):
-        defaults["OKF_GATEWAY_TOKEN"] = _token(folder / "token")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        repository = folder / f"{OWNER}.git"
+        _make_repository(repository, environ)
+        entry = {"url": repository.as_uri(), "ttl": _TTL_SECONDS}
+        registry.write_text(json.dumps({"owners": {OWNER: entry}}))
+        if not environ.get("OKF_GATEWAY_TOKEN_FILE"):
+            defaults["OKF_GATEWAY_TOKEN"] = _token(folder / "token")
+    except OSError as error:
+        message = f"the demo can't be set up in {folder}: {error.strerror}: {error.filename}"
+        raise DemoError(message) from None
     fixed = {"OKF_GATEWAY_CACHE_DIR": str(cache_dir), "OKF_GATEWAY_SERVERS": str(registry)}
     return {**defaults, **{name: value for name, value in environ.items() if value}, **fixed}
 
@@ -71,10 +81,12 @@ def _default_cache_dir(environ: Mapping[str, str]) -> Path:
 
 
 def _token(path: Path) -> str:
-    if not path.exists():
-        path.touch(mode=0o600)
-        path.write_text(secrets.token_urlsafe(24))
-    return path.read_text()
+    path.touch(mode=0o600)
+    token = path.read_text().strip()
+    if not token:
+        token = secrets.token_urlsafe(24)
+        path.write_text(token)
+    return token
 
 
 def _make_repository(repository: Path, environ: Mapping[str, str]) -> None:

@@ -9,11 +9,10 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
-from urllib.parse import urlsplit
 
 from anyio import CapacityLimiter, Event, move_on_after, to_thread
 
-from okf_mcp_gateway.registry import OwnerConfig
+from okf_mcp_gateway.registry import OwnerConfig, host_of
 from okf_mcp_gateway.source.error_class import SourceError, error_class
 from okf_mcp_gateway.source.process import GitError, GitStoppedError
 from okf_mcp_gateway.source.puller import Puller
@@ -57,9 +56,11 @@ class PullSlots:
 
     @asynccontextmanager
     async def of(self, url: str) -> AsyncGenerator[None]:
-        """Hold one of the places of the host of `url`."""
-        host = urlsplit(url).netloc.lower()
-        async with self._hosts.setdefault(host, CapacityLimiter(MAX_PULLS_PER_HOST)):
+        """Hold one of the places of the host of `url`; all files are of one host."""
+        host = host_of(url)
+        if host not in self._hosts:
+            self._hosts[host] = CapacityLimiter(MAX_PULLS_PER_HOST)
+        async with self._hosts[host]:
             yield
 
 
@@ -146,13 +147,19 @@ class Owner:
             await self._next_turn(failures)
             pull, self._asked = self._asked or Pull(self._clock.now()), None
             self._running = pull
-            if failures:
-                # What kept us from a sound copy may be over, such as a slow disk.
-                await self._restore()
-            pull.fault = await self._pull()
+            try:
+                if failures:
+                    # What kept us from a sound copy may be over, such as a slow disk.
+                    await self._restore()
+                pull.fault = await self._pull()
+            except Exception:
+                # The other owners' tasks would end with this one, and whoever waits would for ever.
+                log.exception("Turn failed: owner=%s", self.config.name)
+                pull.fault = PullFault("LoadError", "internal error; the log has the rest")
+            finally:
+                self._running = None
+                pull.done.set()
             failures = 0 if self.state.snapshot else failures + 1
-            self._running = None
-            pull.done.set()
 
     async def _wait_for_restore(self) -> bool:
         """Say whether the cached copy was looked at, within the wait for a pull since the start."""
@@ -235,7 +242,7 @@ class Owner:
                 fault.type,
                 fault.message,
             )
-        self.state = self.state.failed(fault, self._clock.now())
+        self.state = self.state.after_failure(fault, self._clock.now())
         return fault
 
     def _log_publish(self, event: str, snapshot: Snapshot) -> None:

@@ -16,13 +16,12 @@ from typing import Final
 from urllib.parse import unquote
 
 from okf_mcp_gateway.scrub import Secret, has_control_characters
+from okf_mcp_server.snapshot import WHOLE_REPOSITORY
 
 MAX_TTL_SECONDS: Final = 31_536_000
 
 DEFAULT_TOKEN_USER: Final = "x-access-token"  # noqa: S105 - the name of a user
 """What GitHub wants and GitLab accepts; Bitbucket's `x-token-auth` has to be named."""
-
-WHOLE_REPOSITORY: Final = (PurePosixPath("."),)
 
 RESERVED_NAMES: Final = frozenset({"healthz", "readyz", "status", "config", "metrics", "mcp"})
 """Routes of the gateway's own, which no owner may hide."""
@@ -127,7 +126,9 @@ def is_source_url(text: str) -> bool:
     if re.search(r"\s", text) or has_control_characters(unquote(text)):
         return False
     http = _HTTP_URL.fullmatch(text)
-    return _is_port(http[3]) if http else _FILE_URL.fullmatch(text) is not None
+    if http is None:
+        return _FILE_URL.fullmatch(text) is not None
+    return _is_port(http[3]) and (http[2][0] != "[" or _ip_address(http[2]) is not None)
 
 
 def is_root(text: str) -> bool:
@@ -152,9 +153,10 @@ def credential_for(url: str, credentials: Mapping[str, CredentialRef]) -> Creden
     match = _HTTP_URL.fullmatch(url)
     if match is None:
         return None
-    scheme, host, port = match[1], match[2].lower(), int(match[3] or _DEFAULT_PORTS[match[1]])
-    fallback = credentials.get(host) if port == _DEFAULT_PORTS[scheme] else None
-    return credentials.get(f"{host}:{port}", fallback)
+    host = host_of(url)
+    name, _, port = host.rpartition(":")
+    fallback = credentials.get(name) if int(port) == _DEFAULT_PORTS[match[1]] else None
+    return credentials.get(host, fallback)
 
 
 def is_cleartext(url: str) -> bool:
@@ -162,10 +164,23 @@ def is_cleartext(url: str) -> bool:
     match = _HTTP_URL.fullmatch(url)
     if match is None or match[1] == "https" or match[2].lower() == "localhost":
         return False
+    address = _ip_address(match[2])
+    return address is None or not address.is_loopback
+
+
+def host_of(url: str) -> str:
+    """Return `host:port` of a configured URL, in lower case; empty for a file."""
+    match = _HTTP_URL.fullmatch(url)
+    if match is None:
+        return ""
+    return f"{match[2].lower()}:{int(match[3] or _DEFAULT_PORTS[match[1]])}"
+
+
+def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return not ipaddress.ip_address(match[2].strip("[]")).is_loopback
+        return ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return True
+        return None
 
 
 def _is_port(text: str | None) -> bool:

@@ -16,7 +16,6 @@ from okf_mcp_gateway.registry import (
     DEFAULT_TOKEN_USER,
     MAX_TTL_SECONDS,
     RESERVED_NAMES,
-    WHOLE_REPOSITORY,
     CredentialRef,
     Defaults,
     OwnerConfig,
@@ -30,6 +29,7 @@ from okf_mcp_gateway.registry import (
     is_source_url,
 )
 from okf_mcp_gateway.scrub import Secret
+from okf_mcp_server.snapshot import WHOLE_REPOSITORY
 from okf_mcp_server.yaml_text import (
     YamlTextError,
     compose_mapping,
@@ -132,8 +132,8 @@ class RegistryReader:
     def _defaults(self, entry: _Entry | None) -> Defaults:
         fields = self._mapping(entry, ("ref", "ttl"))
         return Defaults(
-            ref=self._text(fields.get("ref"), self._ref, "main"),
-            ttl_seconds=self._ttl(fields.get("ttl"), 60),
+            ref=self._text(fields.get("ref"), self._ref, Defaults().ref),
+            ttl_seconds=self._ttl(fields.get("ttl"), Defaults().ttl_seconds),
         )
 
     def _credentials(self, entry: _Entry | None) -> dict[str, CredentialRef]:

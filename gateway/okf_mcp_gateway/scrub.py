@@ -85,7 +85,7 @@ class Secret:
 
 
 class Scrubber:
-    """Takes what is private out of text; one serves the whole process, from any thread.
+    """Takes what is private out of text, from any thread.
 
     Secrets, in plain, JSON-escaped, percent-encoded and base64 form, become `***`, also those that
     were rotated away a while ago; `scheme://user:password@host` becomes `scheme://***@host`; the

@@ -104,7 +104,7 @@ class OwnerState:
         """Whether the content on hand couldn't be checked at its source (S2)."""
         return self.snapshot is not None and self.fault is not None
 
-    def failed(self, fault: PullFault, at: Instant) -> "OwnerState":
+    def after_failure(self, fault: PullFault, at: Instant) -> "OwnerState":
         """Return the state after a pull that failed: what is served stays."""
         return replace(self, attempted_at=at, fault=fault)
 

@@ -399,3 +399,32 @@ def test_of_one_path_twice_the_first_is_served_and_no_path_leads_out() -> None:
         ("unreadable", "/etc/root.md"),
         ("duplicate-uri", "x.md"),
     ]
+
+
+class OddBytes(bytes):
+    """Bytes that break in our hands, as no rule foresaw."""
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        raise ZeroDivisionError("a fault of ours")
+
+
+class OddTree(MalformedTree):
+    """A tree with a file of such bytes, and a good one."""
+
+    def entries(self, roots: Sequence[PurePosixPath]) -> Iterable[TreeEntry]:
+        for path in ("good.md", "odd.md"):
+            yield TreeEntry(PurePosixPath(path), path, 100)
+
+    def read(self, entries: Iterable[TreeEntry]) -> Iterator[tuple[TreeEntry, bytes | OSError]]:
+        for entry in entries:
+            content = note().encode()
+            yield entry, OddBytes(content) if entry.key == "odd.md" else content
+
+
+@pytest.mark.row("D4")
+def test_a_file_that_no_rule_foresaw_costs_nobody_else() -> None:
+    snapshot = load_docs(OddTree(), owner="acme")
+    assert paths(snapshot) == ["good.md"]
+    assert snapshot.diagnostics == (
+        Diagnostic("unreadable", "warning", "odd.md", 1, "internal error; the log has the rest"),
+    )

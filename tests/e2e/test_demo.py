@@ -142,3 +142,26 @@ def test_a_second_start_keeps_the_token_and_what_was_pushed(tmp_path: Path) -> N
 
     assert second.token == first.token
     assert refreshed["commit"] == pushed
+
+
+@pytest.mark.row("G1")
+@pytest.mark.parametrize("trouble", ["no git", "a file in the cache's place"])
+def test_a_demo_that_can_not_be_set_up_is_a_sentence(tmp_path: Path, trouble: str) -> None:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    if trouble == "no git":
+        environment["PATH"] = str(tmp_path)
+    else:
+        (tmp_path / "cache").touch()
+        environment["OKF_GATEWAY_CACHE_DIR"] = str(tmp_path / "cache")
+    ended = subprocess.run(
+        [sys.executable, "-m", "okf_mcp_gateway", "demo"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("okf-mcp-gateway: the demo can't be set up in ")
+    assert len(ended.stderr.splitlines()) == 1

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from anyio import fail_after
+from starlette.types import Message, Receive, Scope, Send
 
-from okf_mcp_gateway.scrub import REREAD_SECONDS
+from okf_mcp_gateway.auth import BearerAuth
+from okf_mcp_gateway.scrub import REREAD_SECONDS, Secret
 from support.git_http import GitHttpServer, GitHttpServerFactory
 from support.in_process import (
     BEARER,
@@ -401,3 +403,26 @@ async def test_origins_are_compared_whatever_the_case_they_are_configured_in(
             answer = await running_gateway.client.get("/status", headers=headers)
             assert answer.status_code == 200
             assert answer.headers["access-control-allow-origin"] == origin
+
+
+@pytest.mark.row("H1")
+async def test_a_scope_of_another_kind_needs_the_token_too() -> None:
+    sent: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("a stranger got through")
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope: Scope = {
+        "type": "websocket",
+        "path": "/acme/mcp",
+        "headers": [],
+        "extensions": {"websocket.http.response": {}},
+    }
+    await BearerAuth(app, Secret("a-token"))(scope, receive, send)
+    assert (sent[0]["type"], sent[0]["status"]) == ("websocket.http.response.start", 401)

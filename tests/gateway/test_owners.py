@@ -16,11 +16,12 @@ import pytest
 from anyio import create_task_group, current_time, fail_after, move_on_after, to_thread
 
 from okf_mcp_gateway.owners import MAX_PULLS_PER_HOST, Owner, PullSlots
-from okf_mcp_gateway.registry import WHOLE_REPOSITORY, OwnerConfig
+from okf_mcp_gateway.registry import OwnerConfig
 from okf_mcp_gateway.source.mirror import Mirror
 from okf_mcp_gateway.source.process import Git
 from okf_mcp_gateway.source.puller import Puller
 from okf_mcp_gateway.state import Instant, SystemClock
+from okf_mcp_server.snapshot import WHOLE_REPOSITORY
 from support.gateway_process import wait_until
 from support.git_http import Exchange, GitHttpServer, GitHttpServerFactory
 from support.repositories import Repository, RepositoryFactory
@@ -69,6 +70,7 @@ class House:
         ttl: int = 0,
         roots: tuple[str, ...] = (),
         pull_wait: float = 30.0,
+        scrub: Callable[[str], str] = str,
     ) -> Owner:
         """Return an owner that doesn't run yet, as a new process would make it."""
         paths = tuple(PurePosixPath(root) for root in roots) or WHOLE_REPOSITORY
@@ -79,11 +81,11 @@ class House:
                 config,
                 Mirror(config, self.cache, self.git),
                 now=lambda: self.clock.now().at,
-                scrub=str,
+                scrub=scrub,
             ),
             slots=self._slots,
             clock=self.clock,
-            scrub=str,
+            scrub=scrub,
             pull_wait_seconds=pull_wait,
         )
 
@@ -714,7 +716,78 @@ async def test_five_slow_hosts_that_fill_their_slots_delay_only_their_own(
         assert {each.state.name for each in delayed} == {"loading"}
 
 
+async def test_an_error_that_nobody_expected_ends_one_turn_and_no_task(
+    house: House, repository: Repository, new_repository: RepositoryFactory
+) -> None:
+    def fail(text: str) -> str:
+        raise ZeroDivisionError("a fault of ours")
+
+    other = new_repository("other")
+    publish(other, "Other.")
+    owner = house.owner(repository.url, scrub=fail)
+    neighbour = house.owner(other.url, name="beta")
+    async with running(owner, neighbour):
+        await start(owner)
+        repository.take_away()
+        fault = await owner.refresh()
+        assert fault is not None
+        assert fault.type == "LoadError"
+        repository.bring_back()
+        assert await owner.refresh() is None
+        assert await neighbour.refresh() is None
+        assert [each.content for each in neighbour.current().documents] == ["Other."]
+
+
 # The copy on disk
+
+
+@pytest.mark.row("P4")
+async def test_a_copy_that_much_was_fetched_into_is_replaced_by_a_small_one(
+    house: House, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("okf_mcp_gateway.source.mirror.MAX_FETCHES", 5)
+    owner = house.owner(repository.url)
+    async with running(owner):
+        for number in range(20):
+            publish(repository, f"Number {number}.")
+            assert await owner.refresh() is None
+            assert body(owner) == f"Number {number}."
+    shallow = (house.cache / "acme" / "shallow").read_text().splitlines()
+    assert 1 <= len(shallow) <= 6
+    assert [path.name for path in house.cache.iterdir()] == ["acme"]
+
+
+@pytest.mark.row("P4")
+async def test_a_fetch_that_a_new_copy_would_not_mend_is_not_tried_twice(
+    house: House, repository: Repository, server: GitHttpServer
+) -> None:
+    owner = house.owner(server.url_of(repository))
+    async with running(owner):
+        await start(owner)
+        publish(repository, "Two.")
+        server.refuse(403, when=lambda exchange: exchange.is_fetch)
+        server.forget()
+        fault = await owner.refresh()
+        assert fault is not None
+        assert fault.error_class == "connect"
+        assert len([each for each in server.exchanges if each.is_fetch]) == 1
+        assert not (house.cache / ".acme.new").exists()
+
+
+@pytest.mark.row("P4", "S2")
+async def test_a_contact_that_can_not_be_recorded_is_a_contact_all_the_same(
+    house: House, repository: Repository
+) -> None:
+    owner = house.owner(repository.url)
+    async with running(owner):
+        await start(owner)
+        record = house.cache / "acme" / "okf.json"
+        record.unlink()
+        record.mkdir()  # in the record's place, so that it can't be written
+        (record / "x").touch()
+        assert await owner.refresh() is None
+        assert body(owner) == "One."
+    assert record.is_file()
 
 
 @pytest.mark.row("P4")

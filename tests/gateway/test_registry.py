@@ -256,6 +256,13 @@ def test_a_url_that_git_may_fetch_from_is_taken(file: Path, url: str) -> None:
     assert load(file, owner(url=url)).owners["acme"].url == url
 
 
+@pytest.mark.row("G3")
+@pytest.mark.parametrize("url", ["https://[1:2]/x.git", "https://[::1/x.git", "http://[]/x.git"])
+def test_a_url_that_no_program_could_ask_is_refused(file: Path, url: str) -> None:
+    (fault,) = faults(file, owner(url=url))
+    assert "owners.acme.url is" in fault
+
+
 SECRET_URLS = [
     "https://s3cr3t@git.example/k",
     "https://u:s3cr3t@git.example/k",

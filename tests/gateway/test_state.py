@@ -32,7 +32,7 @@ TOO_SLOW = PullFault("CloneError", "git fetch took longer than 5 s", timed_out=T
 DISK_FULL = PullFault("LoadError", "No space left on device: <cache>")
 
 LOADING = OwnerState()
-FAILED = LOADING.failed(UNREACHABLE, NOON)
+FAILED = LOADING.after_failure(UNREACHABLE, NOON)
 FRESH = OwnerState(SNAPSHOT, pulled_at=NOON, attempted_at=NOON)
 
 
@@ -42,7 +42,7 @@ def config(*, ttl: int = TTL, ref: str = "main") -> OwnerConfig:
 
 def after_outage(seconds: float, fault: PullFault = UNREACHABLE) -> OwnerState:
     """Return a state that was pulled at noon, and not reached `seconds` later."""
-    return FRESH.failed(fault, NOON.later(seconds))
+    return FRESH.after_failure(fault, NOON.later(seconds))
 
 
 @pytest.mark.row("S1")

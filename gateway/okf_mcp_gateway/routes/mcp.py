@@ -4,14 +4,16 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final, cast
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from okf_mcp_gateway.owners import Owner
+from okf_mcp_gateway.routes.rendering import error_response
 from okf_mcp_gateway.state import Clock
 
 CONTENT_FREE_METHODS: Final = frozenset({"initialize", "ping", "server/discover", "tools/list"})
@@ -45,9 +47,9 @@ class McpEndpoint:
         """Make the owner fresh, then let the SDK answer; an error of ours is JSON."""
         served = self._owners.get(scope["path_params"]["owner"])
         if served is None:
-            await _error(404, "unknown owner")(scope, receive, send)
+            await error_response(404, "unknown owner")(scope, receive, send)
         elif scope["method"] != "POST":
-            response = _error(405, "this endpoint takes POST only", {"Allow": "POST"})
+            response = error_response(405, "this endpoint takes POST only", {"Allow": "POST"})
             await response(scope, receive, send)
         elif served.owner.state.snapshot is not None:
             await served.owner.ensure_fresh()
@@ -81,7 +83,7 @@ class McpEndpoint:
         sentence = (
             f"{owner.config.name} has nothing to serve: it is {owner.state.name}, see /status"
         )
-        return _error(503, sentence, {"Retry-After": str(seconds)})
+        return error_response(503, sentence, {"Retry-After": str(seconds)})
 
 
 class _Body:
@@ -129,8 +131,9 @@ class _ErrorsAsJson:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        # The start of a plain error, held back until its text is there.
+        # The start of a plain error, held back until its text is whole.
         self._start: Message | None = None
+        self._text = b""
 
     async def __call__(self, message: Message) -> None:
         """Take the next message of the answer."""
@@ -139,20 +142,18 @@ class _ErrorsAsJson:
         elif self._start is None:
             await self._send(message)
         else:
-            body = json.dumps({"error": message.get("body", b"").decode()}).encode()
-            headers = [
-                (b"content-type", b"application/json"),
-                (b"content-length", b"%d" % len(body)),
-            ]
-            await self._send({**self._start, "headers": headers})
-            await self._send({**message, "body": body})
-            self._start = None
+            self._text += message.get("body", b"")
+            if not message.get("more_body", False):
+                await self._send_json(self._start)
+
+    async def _send_json(self, start: Message) -> None:
+        sentence = self._text.decode(errors="replace") or HTTPStatus(start["status"]).phrase
+        response = error_response(start["status"], sentence)
+        kept = [pair for pair in start["headers"] if not pair[0].startswith(b"content-")]
+        await self._send({**start, "headers": kept + response.raw_headers})
+        await self._send({"type": "http.response.body", "body": response.body})
 
 
 def _is_plain_error(start: Message) -> bool:
     types = [value for name, value in start["headers"] if name == b"content-type"]
     return start["status"] >= 400 and not any(b"json" in value for value in types)
-
-
-def _error(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:
-    return JSONResponse({"error": sentence}, status_code=status, headers=headers)

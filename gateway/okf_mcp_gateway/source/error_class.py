@@ -34,7 +34,7 @@ _SENTENCES: Final[Mapping[ErrorClass, re.Pattern[str]]] = {
     "not_found": re.compile(r"not found|does not appear to be a git|does not exist", re.I),
     "connect": re.compile(
         r"connect|empty reply|timed out|hung up|transfer closed"
-        r"|early eof|bad pack header|invalid index-pack|expected (flush|response end)",
+        r"|early eof|bad pack header|invalid index-pack|expected (flush|response end|'')",
         re.I,
     ),
 }

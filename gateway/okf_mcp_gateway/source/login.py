@@ -41,17 +41,19 @@ class Login:
         git writes the user in its question as it is, or percent-encoded since version 2.48.
         """
         parts = urlsplit(self.url)
-        origin = f"{parts.scheme}://{parts.netloc}"
         prompt = f"Password for '{parts.scheme}://{{user}}@{parts.netloc}': "
         return {
             "GIT_ASKPASS": str(_ASKPASS),
             "OKF_ASKPASS_FD": str(descriptor),
             "OKF_ASKPASS_PROMPT": prompt.format(user=self.user),
             "OKF_ASKPASS_PROMPT_ENCODED": prompt.format(user=quote(self.user, safe="")),
-            "GIT_CONFIG_COUNT": "2",
-            "GIT_CONFIG_KEY_1": f"credential.{origin}.username",
-            "GIT_CONFIG_VALUE_1": self.user,
         }
+
+    @property
+    def configuration(self) -> dict[str, str]:
+        """What git is told beforehand: the user, so that it asks for the password alone."""
+        parts = urlsplit(self.url)
+        return {f"credential.{parts.scheme}://{parts.netloc}.username": self.user}
 
     @contextmanager
     def hand_over(self) -> Generator[tuple[dict[str, str], tuple[int, ...]]]:

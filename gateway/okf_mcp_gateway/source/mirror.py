@@ -21,6 +21,9 @@ from okf_mcp_gateway.source.error_class import SourceError, error_class
 from okf_mcp_gateway.source.login import Login
 from okf_mcp_gateway.source.process import Git, GitError, GitTimeoutError
 
+MAX_FETCHES: Final = 200
+"""How often new commits are fetched into one copy before it is replaced by a new one."""
+
 _NEXT: Final = "refs/okf/next"
 """Our private ref, at what the last fetch brought."""
 
@@ -102,6 +105,16 @@ class Mirror:
             if name in found:
                 return Tip(name, found.get(f"{name}^{{}}", found[name]))
         raise SourceError(f"the source has no branch and no tag {ref!r}")
+
+    def is_worn(self) -> bool:
+        """Say whether so much was fetched into the copy on disk that a new one is cheaper.
+
+        A shallow fetch leaves what came before behind, and tells the source of each commit it had.
+        """
+        try:
+            return (self._path / "shallow").read_bytes().count(b"\n") > MAX_FETCHES
+        except OSError:
+            return False
 
     def fetch(self, tip: Tip) -> Copy:
         """Bring the tip into the copy on disk, which `open` found. Raises `SourceError`."""

@@ -72,9 +72,6 @@ class Git:
             "GIT_ASKPASS": "",
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_CONFIG_GLOBAL": str(_CONFIG),
-            "GIT_CONFIG_COUNT": "1",
-            "GIT_CONFIG_KEY_0": "include.path",
-            "GIT_CONFIG_VALUE_0": str(_CONFIG),
             "GIT_ALLOW_PROTOCOL": "file:http:https",
             # git's own deadline for a silent host: it counts for one that outlives us, too.
             "GIT_HTTP_LOW_SPEED_LIMIT": "1",
@@ -152,7 +149,12 @@ class Git:
         login: Login | None,
         stdin: IO[bytes] | None,
     ) -> Generator[subprocess.Popen[bytes]]:
-        environment = {**self._environment, "GIT_DIR": str(git_dir or os.devnull)}
+        configuration = {"include.path": str(_CONFIG), **(login.configuration if login else {})}
+        environment = {
+            **self._environment,
+            **_configuration_variables(configuration),
+            "GIT_DIR": str(git_dir or os.devnull),
+        }
         with login.hand_over() if login else nullcontext(_NOTHING) as (variables, descriptors):
             process = self._start(arguments, {**environment, **variables}, stdin, descriptors)
         try:
@@ -189,6 +191,14 @@ class Git:
             self._running.add(process.pid)
             self.started_processes += 1
         return process
+
+
+def _configuration_variables(configuration: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that set the command's own configuration, which wins over a copy's."""
+    variables = {"GIT_CONFIG_COUNT": str(len(configuration))}
+    for number, (key, value) in enumerate(configuration.items()):
+        variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return variables
 
 
 def _output(

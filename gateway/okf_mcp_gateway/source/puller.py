@@ -3,12 +3,16 @@
 import logging
 from collections.abc import Callable
 from datetime import datetime
+from typing import Final
 
 from okf_mcp_gateway.registry import OwnerConfig
-from okf_mcp_gateway.source.error_class import SourceError
+from okf_mcp_gateway.source.error_class import SourceError, error_class
 from okf_mcp_gateway.source.mirror import Copy, Mirror, Tip
 from okf_mcp_gateway.source.process import GitError
 from okf_mcp_server.snapshot import Snapshot, load_docs
+
+_NOT_THE_COPY: Final = frozenset({"auth", "connect", "disk", "dns", "policy", "tls"})
+"""What a new copy doesn't mend. A deadline isn't here: a damaged copy may be what runs into it."""
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +61,10 @@ class Puller:
                 self._mirror.record_contact(self._now())
             except (FileNotFoundError, IsADirectoryError):
                 log.warning("Copy on disk gone, cloning anew: owner=%s", self._config.name)
+            except OSError as error:
+                # What is served is the source's; only the next start won't know when we asked.
+                self._warn("Contact not recorded", error)
+                return previous
             else:
                 return previous
         copy, snapshot = self._fetch(tip, previous)
@@ -65,12 +73,12 @@ class Puller:
 
     def _fetch(self, tip: Tip, previous: Snapshot | None) -> tuple[Copy, Snapshot]:
         """Bring the tip into the copy on disk, or into a new one if none works (P4)."""
-        if self._mirror.open() is not None:
+        if self._mirror.open() is not None and not self._mirror.is_worn():
             try:
                 copy = self._mirror.fetch(tip)
                 return copy, self._load(copy, previous)
             except (GitError, SourceError) as error:
-                if isinstance(error, SourceError) and error.timed_out:
+                if error_class(error) in _NOT_THE_COPY:
                     raise
                 self._warn("Cloning anew", error)
         copy = self._mirror.clone(tip)

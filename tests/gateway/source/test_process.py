@@ -462,14 +462,16 @@ def test_a_login_reaches_its_host_as_written(
 
 @pytest.mark.row("G4")
 def test_the_question_is_known_as_newer_versions_of_git_write_it_too() -> None:
-    variables = Login("https://git.example.com:8443/x.git", "a b@c", "t").variables(3)
+    login = Login("https://git.example.com:8443/x.git", "a b@c", "t")
+    variables = login.variables(3)
     assert variables["OKF_ASKPASS_PROMPT"] == (
         "Password for 'https://a b@c@git.example.com:8443': "
     )
     assert variables["OKF_ASKPASS_PROMPT_ENCODED"] == (
         "Password for 'https://a%20b%40c@git.example.com:8443': "
     )
-    assert variables["GIT_CONFIG_KEY_1"] == "credential.https://git.example.com:8443.username"
+    user = {"credential.https://git.example.com:8443.username": "a b@c"}
+    assert login.configuration == user
 
 
 @pytest.mark.row("G4")
