@@ -119,7 +119,7 @@ def test_what_is_not_a_regular_file_is_not_read(tmp_path: Path) -> None:
 def test_an_entry_says_where_a_file_lies_and_how_large_it_is(tmp_path: Path) -> None:
     write(tmp_path / "a/b.md", b"four")
     status = (tmp_path / "a/b.md").stat()
-    key = f"{status.st_ino}:{status.st_mtime_ns}:4"
+    key = f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}:4"
     assert list(WorkingTree(tmp_path).entries([TOP])) == [
         TreeEntry(PurePosixPath("a/b.md"), key, 4)
     ]
