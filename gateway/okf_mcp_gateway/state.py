@@ -4,11 +4,25 @@ import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 
 from okf_mcp_gateway.registry import OwnerConfig
-from okf_mcp_gateway.source.error_class import ErrorClass
 from okf_mcp_server.snapshot import Snapshot
+
+ErrorClass: TypeAlias = Literal[
+    "auth",
+    "connect",
+    "corrupt",
+    "disk",
+    "dns",
+    "not_found",
+    "other",
+    "policy",
+    "ref_missing",
+    "timeout",
+    "tls",
+]
+"""What kind of trouble a pull ran into: the one word that an operator looks for (H9)."""
 
 RETRY_SECONDS: Final = 1.0
 """How long after a failed pull the next request leaves the source alone (P3)."""

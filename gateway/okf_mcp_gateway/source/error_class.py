@@ -2,24 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from okf_mcp_gateway.source.process import GitError, GitTimeoutError
+from okf_mcp_gateway.state import ErrorClass
 from okf_mcp_server.errors import OkfError
-
-ErrorClass: TypeAlias = Literal[
-    "auth",
-    "connect",
-    "corrupt",
-    "disk",
-    "dns",
-    "not_found",
-    "other",
-    "policy",
-    "ref_missing",
-    "timeout",
-    "tls",
-]
 
 _SENTENCES: Final[Mapping[ErrorClass, re.Pattern[str]]] = {
     "disk": re.compile(r"no space left on device|disk quota exceeded|read-only file system", re.I),
