@@ -49,6 +49,14 @@ def repository(new_repository: RepositoryFactory) -> Repository:
 
 
 @pytest.fixture
+def published(repository: Repository) -> Repository:
+    """A repository with one document, `a`, pushed."""
+    repository.document("a.md", id="a")
+    repository.publish()
+    return repository
+
+
+@pytest.fixture
 def git_http_server(repositories_folder: Path) -> Iterator[GitHttpServerFactory]:
     """Start git hosts that are closed after the test."""
     with ExitStack() as stack:

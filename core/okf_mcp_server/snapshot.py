@@ -35,7 +35,6 @@ Verdict: TypeAlias = Page | Fault | None
 WHOLE_REPOSITORY: Final = (PurePosixPath("."),)
 """The scan roots of an owner that names none."""
 
-
 OrderKey: TypeAlias = tuple[int, str]
 """Where a document stands in its snapshot: the index of its scan root, then its path (D11)."""
 

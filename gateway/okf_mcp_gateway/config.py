@@ -92,6 +92,15 @@ def load_configuration(
     return Configuration(settings, registry)
 
 
+def user_cache_dir(xdg_cache_home: str | None, home: str | None) -> Path | None:
+    """Return the folder for caches that the two variables name; None if neither does (G1).
+
+    One that isn't absolute counts for nothing, as XDG has it.
+    """
+    candidates = (Path(xdg_cache_home or ""), Path(home or "", ".cache"))
+    return next((path for path in candidates if path.is_absolute()), None)
+
+
 def _settings(environment: Environment) -> Settings:
     return Settings(
         token=_north_token(environment),
@@ -122,13 +131,9 @@ def _north_token(environment: Environment) -> Secret:
 
 
 def _cache_dir(environment: Environment) -> Path:
-    """Find the cache as G1 says; a relative `XDG_CACHE_HOME` counts for nothing, as XDG has it."""
-    base = Path(environment.get("XDG_CACHE_HOME") or "")
-    home = environment.get("HOME")
-    if not base.is_absolute() and home:
-        base = Path(home, ".cache")
-    cache_dir = environment.path("OKF_GATEWAY_CACHE_DIR", base / "okf-mcp-gateway")
-    if not environment.get("OKF_GATEWAY_CACHE_DIR") and not base.is_absolute():
+    base = user_cache_dir(environment.get("XDG_CACHE_HOME"), environment.get("HOME"))
+    cache_dir = environment.path("OKF_GATEWAY_CACHE_DIR", (base or Path()) / "okf-mcp-gateway")
+    if not environment.get("OKF_GATEWAY_CACHE_DIR") and base is None:
         environment.faults.append(
             "environment: OKF_GATEWAY_CACHE_DIR is not set, and without XDG_CACHE_HOME and HOME it"
             " has no default; allowed: a directory that the gateway may write."

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from okf_mcp_gateway.config import user_cache_dir
 from okf_mcp_gateway.source.process import Git, GitError
 from okf_mcp_server.errors import OkfError
 
@@ -76,8 +77,8 @@ def print_demo(address: str, *, token: str) -> None:
 
 def _default_cache_dir(environ: Mapping[str, str]) -> Path:
     """Return a place beside the cache of a gateway that may run here for real."""
-    base = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or "~", ".cache")
-    return Path(base, "okf-mcp-gateway-demo").expanduser()
+    base = user_cache_dir(environ.get("XDG_CACHE_HOME"), environ.get("HOME"))
+    return (base or Path("~/.cache").expanduser()) / "okf-mcp-gateway-demo"
 
 
 def _token(path: Path) -> str:

@@ -233,7 +233,6 @@ class Owner:
             type="CloneError" if isinstance(error, SourceError) else "LoadError",
             message=self._scrub(_sentence(error))[:MAX_MESSAGE_CHARACTERS],
             error_class=error_class(error),
-            timed_out=error_class(error) == "timeout",
         )
         if fault != self.state.fault:
             log.warning(

@@ -233,7 +233,8 @@ def _spell(url: str) -> _UrlSpelling:
     bare = {path for path in paths if "/" in path or "%2F" in path}
     patterns = [f"{prefix}/{_any_of(paths)}"] if paths else []
     patterns += [f"(?<!\\w){_any_of(bare)}"] if bare else []
-    marks = {path.rpartition("/")[2].lower() for path in paths} | {authority.lower()} - {""}
+    words = {authority, *(path.rpartition("/")[2] for path in paths)}
+    marks = {word.lower() for word in words if word}
     whole = tuple(rf"{pattern}(?:\.git)?(?!\w)" for pattern in patterns)
     return _UrlSpelling(whole, origin, frozenset(marks))
 

@@ -90,8 +90,11 @@ class PullFault:
     message: str
     """Scrubbed."""
     error_class: ErrorClass = "other"
-    timed_out: bool = False
-    """Whether git ran into its deadline."""
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether git ran into its deadline."""
+        return self.error_class == "timeout"
 
 
 @dataclass(frozen=True, slots=True)

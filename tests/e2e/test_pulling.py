@@ -30,7 +30,7 @@ T = TypeVar("T")
 def repository(new_repository: RepositoryFactory) -> Repository:
     """A repository with one commit of one document, pushed."""
     repository = new_repository()
-    publish(repository, "One.")
+    repository.publish_document("One.")
     return repository
 
 
@@ -38,12 +38,6 @@ def repository(new_repository: RepositoryFactory) -> Repository:
 def server(git_http_server: GitHttpServerFactory) -> GitHttpServer:
     """A git host that serves the repositories of the test."""
     return git_http_server()
-
-
-def publish(repository: Repository, body: str) -> str:
-    """Push a commit in which document `a` has that body."""
-    repository.document("design/a.md", id="a", body=f"{body}\n")
-    return repository.publish()
 
 
 def registry(urls: Mapping[str, str], ttl: int = 0) -> str:
@@ -112,7 +106,7 @@ def test_a_gateway_killed_in_mid_pull_serves_last_good_when_it_starts_without_it
     process = gateway(registry({"acme": server.url_of(repository)}))
     good = process.wait_for_state("acme", "serving")
     assert good["served_commit"] == repository.head
-    publish(repository, "Two.")
+    repository.publish_document("Two.")
     server.hang(when=is_fetch)
     pending = at_the_same_time(lambda: process.refresh("acme"))
     server.wait_for_requests(2, when=is_fetch)
@@ -153,7 +147,7 @@ def test_a_gateway_killed_again_and_again_while_it_pulls_always_serves_a_whole_c
     for number in range(6):
         assert process.refresh("acme").status == 200
         last_good = process.owner("acme")["served_commit"]
-        newest = publish(repository, f"Push {number}.")
+        newest = repository.publish_document(f"Push {number}.")
         kill_during_a_refresh(process, after_seconds=number * 0.015)
         repository.take_away()
         process.start()
@@ -184,7 +178,7 @@ def test_a_gateway_that_starts_offline_serves_its_cached_copies(
     names = ("acme", "beta", "gamma")
     repositories = {name: new_repository(name) for name in names}
     for name, each in repositories.items():
-        publish(each, f"Of {name}.")
+        each.publish_document(f"Of {name}.")
     process = gateway(
         registry({name: server.url_of(each) for name, each in repositories.items()}, ttl=3600)
     )
@@ -225,8 +219,8 @@ def test_an_owner_whose_source_is_away_or_hangs_does_not_concern_another(
     gateway: GatewayFactory,
 ) -> None:
     acme, beta = new_repository("acme"), new_repository("beta")
-    publish(acme, "Of acme.")
-    publish(beta, "Of beta.")
+    acme.publish_document("Of acme.")
+    beta.publish_document("Of beta.")
     slow = git_http_server()
     process = gateway(
         registry({"acme": slow.url_of(acme), "beta": beta.url}),
@@ -236,7 +230,7 @@ def test_an_owner_whose_source_is_away_or_hangs_does_not_concern_another(
         process.wait_for_state(name, "serving")
 
     def is_only_beta_fresh() -> None:
-        newest = publish(beta, f"Push {time.monotonic_ns()}.")
+        newest = beta.publish_document(f"Push {time.monotonic_ns()}.")
         assert uris_of(list_by_hand(process, "acme")) == ["knowledge://acme/note/a"]
         assert list_by_hand(process, "beta").json["result"]["_meta"]["served_commit"] == newest
         assert process.owner("beta")["freshness"] == "fresh"
@@ -396,7 +390,7 @@ def test_a_cache_of_a_stopped_gateway_holds_its_owners_and_nothing_half_made(
     cache = tmp_path / "cache of its own"
     process = gateway(registry({"acme": repository.url}), cache=cache)
     process.wait_for_state("acme", "serving")
-    publish(repository, "Two.")
+    repository.publish_document("Two.")
     assert process.refresh("acme").status == 200
     process.stop()
     assert sorted(path.name for path in cache.iterdir()) == [".home", ".lock", "acme"]

@@ -33,14 +33,6 @@ Fault = Callable[[GatewayProcess], None]
 
 
 @pytest.fixture
-def published(repository: Repository) -> Repository:
-    """A repository with one document, pushed."""
-    repository.document("a.md", id="a")
-    repository.publish()
-    return repository
-
-
-@pytest.fixture
 def server(published: Repository, git_http_server: GitHttpServerFactory) -> GitHttpServer:
     """A git host with that repository."""
     assert published.bare.exists()

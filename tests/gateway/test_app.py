@@ -34,14 +34,6 @@ pytestmark = pytest.mark.anyio
 RoutesOf = Callable[[Clock], list[Route]]
 
 
-@pytest.fixture
-def published(repository: Repository) -> Repository:
-    """A repository with one document, pushed."""
-    repository.document("a.md", id="a")
-    repository.publish()
-    return repository
-
-
 @pytest.mark.row("P8")
 async def test_git_is_gone_once_the_lifespan_has_ended(
     published: Repository, git_http_server: GitHttpServerFactory, tmp_path: Path

@@ -119,7 +119,7 @@ def house(new_house: HouseFactory) -> House:
 def repository(new_repository: RepositoryFactory) -> Repository:
     """A repository with one commit of one document, pushed."""
     repository = new_repository()
-    publish(repository, "One.")
+    repository.publish_document("One.")
     return repository
 
 
@@ -127,12 +127,6 @@ def repository(new_repository: RepositoryFactory) -> Repository:
 def server(git_http_server: GitHttpServerFactory) -> GitHttpServer:
     """A git host that serves the repositories of the test."""
     return git_http_server()
-
-
-def publish(repository: Repository, body: str) -> str:
-    """Push a commit in which document `a` has that body."""
-    repository.document("design/a.md", id="a", body=f"{body}\n")
-    return repository.publish()
 
 
 def body(owner: Owner) -> str:
@@ -234,13 +228,13 @@ async def test_a_refresh_never_takes_the_result_of_a_pull_that_began_before_it(
 
     async with running(owner):
         await start(owner)
-        publish(repository, "Before the pull.")
+        repository.publish_document("Before the pull.")
         server.forget()
         server.hang(when=lambda exchange: exchange.is_fetch)
         async with create_task_group() as callers:
             callers.start_soon(owner.ensure_fresh)
             await arrive(server, 1, lambda exchange: exchange.is_fetch)
-            publish(repository, "After its probe.")
+            repository.publish_document("After its probe.")
             callers.start_soon(refresh)
             # The refresh waits now: a task that was started before this one runs before it.
             callers.start_soon(to_thread.run_sync, server.release)
@@ -271,7 +265,7 @@ async def test_a_refresh_ignores_ttl_and_back_off(house: House, repository: Repo
     owner = house.owner(repository.url, ttl=HOUR)
     async with running(owner):
         await start(owner)
-        newest = publish(repository, "Two.")
+        newest = repository.publish_document("Two.")
         await owner.ensure_fresh()
         assert body(owner) == "One."
         assert await owner.refresh() is None
@@ -288,7 +282,7 @@ async def test_a_caller_that_goes_away_leaves_the_pull_to_the_others(
     owner = house.owner(server.url_of(repository))
     async with running(owner):
         await start(owner)
-        newest = publish(repository, "Two.")
+        newest = repository.publish_document("Two.")
         server.forget()
         server.hang()
         async with create_task_group() as impatient:
@@ -380,7 +374,7 @@ async def test_a_deadline_of_our_own_git_is_a_deadline_too(
     owner = house.owner(repository.url)
     async with running(owner):
         await start(owner)
-        publish(repository, "Two.")
+        repository.publish_document("Two.")
         (tmp_path / "hang").touch()
         fault = await owner.refresh()
         assert fault is not None
@@ -448,7 +442,7 @@ async def test_an_outage_is_retried_by_requests_more_than_a_second_after_the_las
         assert (owner.state.pulled_at, owner.state.is_stale) == (pulled_at, True)
         assert body(owner) == "One."
         repository.bring_back()
-        newest = publish(repository, "Two.")
+        newest = repository.publish_document("Two.")
         house.clock.advance(1.001)
         await owner.ensure_fresh()
         assert (owner.current().commit, owner.state.is_stale) == (newest, False)
@@ -538,7 +532,7 @@ async def test_every_owner_is_pulled_at_the_start_however_young_its_cached_copy(
     first = new_house().owner(repository.url, ttl=YEAR)
     async with running(first):
         await start(first)
-    newest = publish(repository, "Two.")
+    newest = repository.publish_document("Two.")
     owner = new_house().owner(repository.url, ttl=YEAR)
     async with running(owner):
         await until(lambda: owner.state.snapshot and owner.current().commit == newest)
@@ -588,7 +582,7 @@ async def test_a_changed_url_or_ref_never_serves_the_old_content_as_the_new(
     async with running(first):
         await start(first)
     other = new_repository("other")
-    publish(other, "Other url.")
+    other.publish_document("Other url.")
     if is_new_source_there:
         repository.document("design/a.md", id="a", body="Other ref.\n")
         repository.publish(ref="release")
@@ -652,7 +646,7 @@ async def test_a_pinned_commit_is_pulled_once_also_by_the_next_process(
     new_house: HouseFactory, repository: Repository, server: GitHttpServer
 ) -> None:
     url, pinned = server.url_of(repository), repository.head
-    publish(repository, "Two.")
+    repository.publish_document("Two.")
     house = new_house()
     owner = house.owner(url, ref=pinned)
     async with running(owner):
@@ -723,7 +717,7 @@ async def test_an_error_that_nobody_expected_ends_one_turn_and_no_task(
         raise ZeroDivisionError("a fault of ours")
 
     other = new_repository("other")
-    publish(other, "Other.")
+    other.publish_document("Other.")
     owner = house.owner(repository.url, scrub=fail)
     neighbour = house.owner(other.url, name="beta")
     async with running(owner, neighbour):
@@ -749,7 +743,7 @@ async def test_a_copy_that_much_was_fetched_into_is_replaced_by_a_small_one(
     owner = house.owner(repository.url)
     async with running(owner):
         for number in range(20):
-            publish(repository, f"Number {number}.")
+            repository.publish_document(f"Number {number}.")
             assert await owner.refresh() is None
             assert body(owner) == f"Number {number}."
     shallow = (house.cache / "acme" / "shallow").read_text().splitlines()
@@ -764,7 +758,7 @@ async def test_a_fetch_that_a_new_copy_would_not_mend_is_not_tried_twice(
     owner = house.owner(server.url_of(repository))
     async with running(owner):
         await start(owner)
-        publish(repository, "Two.")
+        repository.publish_document("Two.")
         server.refuse(403, when=lambda exchange: exchange.is_fetch)
         server.forget()
         fault = await owner.refresh()
@@ -866,7 +860,7 @@ async def test_locks_that_a_killed_git_left_cost_no_new_copy(
         for name in ("shallow.lock", "HEAD.lock", "refs/okf/next.lock", "objects/pack/tmp_pack_x"):
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             (copy / name).touch()
-        newest = publish(repository, "Two.")
+        newest = repository.publish_document("Two.")
         assert await owner.refresh() is None
         assert (owner.current().commit, copy.stat().st_ino) == (newest, inode)
 
@@ -881,7 +875,7 @@ async def test_a_copy_that_vanished_while_it_was_served_is_made_anew(
         shutil.rmtree(house.cache / "acme")
         assert await owner.refresh() is None
         assert body(owner) == "One."
-        publish(repository, "Two.")
+        repository.publish_document("Two.")
         shutil.rmtree(house.cache / "acme")
         assert await owner.refresh() is None
         assert body(owner) == "Two."
@@ -929,20 +923,20 @@ def recreate_branch(repository: Repository) -> str:
 
 
 def add_tag_of_the_same_name(repository: Repository) -> str:
-    commit = publish(repository, "New.")
+    commit = repository.publish_document("New.")
     repository.git("tag", "main", "HEAD~1")
     repository.git("push", "--quiet", repository.url, "refs/tags/main")
     return commit
 
 
 def move_tag(repository: Repository) -> str:
-    commit = publish(repository, "New.")
+    commit = repository.publish_document("New.")
     repository.tag("v1", force=True)
     return commit
 
 
 def move_annotated_tag(repository: Repository) -> str:
-    commit = publish(repository, "New.")
+    commit = repository.publish_document("New.")
     assert repository.tag("v1", annotated=True, force=True) != commit
     return commit
 
@@ -963,7 +957,7 @@ def move_annotated_tag(repository: Repository) -> str:
 async def test_the_next_pull_serves_the_new_tip_from_the_same_copy(
     house: House, repository: Repository, ref: str, change: Callable[[Repository], str]
 ) -> None:
-    publish(repository, "Two.")
+    repository.publish_document("Two.")
     repository.tag("v1", annotated=change is move_annotated_tag)
     owner = house.owner(repository.url, ref=ref)
     copy = house.cache / "acme"

@@ -28,7 +28,7 @@ SNAPSHOT = Snapshot(
     commit=COMMIT, documents=(), order=(), diagnostics=(), verdicts={}, parsed_files=0
 )
 UNREACHABLE = PullFault("CloneError", "fatal: repository not found")
-TOO_SLOW = PullFault("CloneError", "git fetch took longer than 5 s", timed_out=True)
+TOO_SLOW = PullFault("CloneError", "git fetch took longer than 5 s", "timeout")
 DISK_FULL = PullFault("LoadError", "No space left on device: <cache>")
 
 LOADING = OwnerState()

@@ -201,6 +201,11 @@ class Repository:
         self.push(ref, force=force)
         return commit
 
+    def publish_document(self, body: str) -> str:
+        """Push a commit in which document `a`, `design/a.md`, has that body."""
+        self.document("design/a.md", id="a", body=f"{body}\n")
+        return self.publish()
+
     def tag(self, name: str, *, annotated: bool = False, force: bool = False) -> str:
         """Tag the clone's head and push the tag.
 

@@ -13,14 +13,6 @@ pytestmark = pytest.mark.anyio
 GONE = "fatal: '<url>' does not appear to be a git repository"
 
 
-@pytest.fixture
-def published(repository: Repository) -> Repository:
-    """A repository with one document, pushed."""
-    repository.document("a.md", id="a")
-    repository.publish()
-    return repository
-
-
 @pytest.mark.row("H3")
 async def test_a_refresh_answers_with_what_is_served_now(
     published: Repository, tmp_path: Path
