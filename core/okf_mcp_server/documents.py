@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from okf_mcp_server.errors import OkfError
 from okf_mcp_server.frontmatter import Frontmatter, FrontmatterError, decode, read_frontmatter
+from okf_mcp_server.near_misses import find_near_miss
 from okf_mcp_server.yaml_text import Text
 
 MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
@@ -69,6 +70,10 @@ class Document:
     """The length of `content` as UTF-8, in bytes."""
     fields: Mapping[str, Text]
     """The frontmatter, as text."""
+    lines: Mapping[str, int]
+    """The line of the file on which each key of the frontmatter stands, counted from 1."""
+    content_line: int
+    """The line of the file on which `content` begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,8 @@ class Diagnostic:
     line: int
     """Counted from 1; 1 where the fault is the whole file's."""
     message: str
+    paths: tuple[str, ...] = ()
+    """All files that it is about, where it is about more than one: `path` is the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,8 @@ class Page:
     content_hash: str
     size: int
     fields: Mapping[str, Text]
-    id_line: int
+    lines: Mapping[str, int]
+    content_line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +133,8 @@ class DocumentError(OkfError):
 def read_page(raw: bytes) -> Page | None:
     """Read a file's bytes; None if the file doesn't opt in (D1).
 
-    Raises `DocumentError`: `unreadable` (D4), or `missing-type` for a file that says
-    `export: true` without a usable type.
+    Raises `DocumentError`: `unreadable` (D4), `missing-type` for a file that says `export: true`
+    without a usable type, or `near-miss` for one that seems to opt in and doesn't.
     """
     if len(raw) > MAX_DOCUMENT_BYTES:
         raise DocumentError(too_large(len(raw)))
@@ -140,9 +148,11 @@ def read_page(raw: bytes) -> Page | None:
     except FrontmatterError as error:
         message = f"the frontmatter can't be read: {error.reason}"
         raise DocumentError(Fault("unreadable", message, error.line)) from None
-    if frontmatter is None or not frontmatter.export:
-        return None
-    return _page(frontmatter)
+    if frontmatter is not None and frontmatter.export:
+        return _page(frontmatter)
+    if near_miss := find_near_miss(text, frontmatter):
+        raise DocumentError(Fault("near-miss", near_miss.message, near_miss.line))
+    return None
 
 
 def too_large(size: int) -> Fault:
@@ -159,11 +169,11 @@ def place(page: Page, path: PurePosixPath, owner: str) -> Document:
     document_id = page.id or extract_id(path)
     if document_id in {".", ".."}:
         message = f"the id {document_id!r} can't stand in a URI; give the file another id"
-        raise DocumentError(Fault("invalid-id", message, page.id_line))
+        raise DocumentError(Fault("invalid-id", message, page.lines.get("id", 1)))
     uri = f"knowledge://{_segment(owner)}/{_segment(page.type_slug)}/{_segment(document_id)}"
     if len(uri) > MAX_URI_CHARACTERS:
         message = f"the URI would be longer than {MAX_URI_CHARACTERS} characters; shorten the id"
-        raise DocumentError(Fault("invalid-id", message, page.id_line))
+        raise DocumentError(Fault("invalid-id", message, page.lines.get("id", 1)))
     return Document(
         uri=uri,
         id=document_id,
@@ -176,6 +186,8 @@ def place(page: Page, path: PurePosixPath, owner: str) -> Document:
         content_hash=page.content_hash,
         size=page.size,
         fields=page.fields,
+        lines=page.lines,
+        content_line=page.content_line,
     )
 
 
@@ -214,6 +226,7 @@ def _page(frontmatter: Frontmatter) -> Page:
         message = f"export is true, but {_type_fault(frontmatter)}; write one such as 'type: Note'"
         raise DocumentError(Fault("missing-type", message, line, severity="error"))
     content = frontmatter.body.strip()
+    before = frontmatter.body[: frontmatter.body.find(content)]
     encoded = content.encode()
     declared = frontmatter.scalar("description")
     return Page(
@@ -221,12 +234,13 @@ def _page(frontmatter: Frontmatter) -> Page:
         type=document_type,
         type_slug=slug,
         title=frontmatter.scalar("title"),
-        description=(declared or _first_paragraph(content))[:MAX_DESCRIPTION_CHARACTERS],
+        description=(declared or first_paragraph(content))[:MAX_DESCRIPTION_CHARACTERS],
         content=content,
         content_hash=f"sha256:{sha256(encoded).hexdigest()}",
         size=len(encoded),
         fields=frontmatter.fields,
-        id_line=frontmatter.lines.get("id", 1),
+        lines=frontmatter.lines,
+        content_line=frontmatter.body_line + before.count("\n"),
     )
 
 
@@ -242,10 +256,11 @@ def _segment(text: str) -> str:
     return quote(text, safe=_PCHAR)
 
 
-def _first_paragraph(content: str) -> str:
+def first_paragraph(content: str) -> str:
     """Return the first paragraph that is not a heading, its lines joined by a space (D8).
 
-    Comments, thematic breaks and fenced code blocks are no paragraphs either.
+    Comments, thematic breaks and fenced code blocks are no paragraphs either. One that is longer
+    than a description may be ends soon after that length.
     """
     paragraph: list[str] = []
     for line in _NOT_PROSE.sub(_without, f"\n{content}").split("\n"):

@@ -52,6 +52,8 @@ class Frontmatter:
     """
     body: str
     """All that follows the closing fence, untrimmed."""
+    body_line: int
+    """The line of the file on which `body` begins, counted from 1."""
 
     def scalar(self, key: str) -> str | None:
         """Return a key's text, trimmed; None if it is absent, blank, or not a scalar."""
@@ -96,4 +98,5 @@ def read_frontmatter(text: str) -> Frontmatter | None:
         ),
         lines=MappingProxyType({key: line_of(node) + 1 for key, (node, _) in found.items()}),
         body=text[closing.end() :],
+        body_line=text.count("\n", 0, closing.end()) + 1,
     )

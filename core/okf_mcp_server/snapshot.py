@@ -48,6 +48,7 @@ class Snapshot:
         commit: str | None,
         documents: Sequence[Document],
         order: Sequence[OrderKey],
+        shadowed: Sequence[Document],
         diagnostics: Sequence[Diagnostic],
         verdicts: Mapping[str, Verdict],
         parsed_files: int,
@@ -58,6 +59,8 @@ class Snapshot:
         """In served order."""
         self.order = tuple(order)
         """The key of each document, ascending."""
+        self.shadowed = tuple(shadowed)
+        """Documents that are not served, since one before them has their URI (D10)."""
         self.by_uri: Mapping[str, Document] = MappingProxyType(
             {document.uri: document for document in documents}
         )
@@ -107,23 +110,29 @@ def load_docs(
     verdicts, parsed_files = _judge(tree, [entry for _, entry in files], known)
     documents: dict[str, Document] = {}
     order: list[OrderKey] = []
+    shadowed: list[Document] = []
     diagnostics = [_empty_root(root) for root in roots if not _holds_any(root, files)]
     for key, entry in files:
         verdict = verdicts[entry.key]
         if isinstance(verdict, Page):
             try:
-                document = _document(verdict, entry.path, owner, documents)
+                document = _document(verdict, entry.path, owner)
             except DocumentError as error:
                 verdict = error.fault
             else:
-                documents[document.uri] = document
-                order.append(key)
+                if first := documents.get(document.uri):
+                    shadowed.append(document)
+                    verdict = _duplicate_uri(document, first)
+                else:
+                    documents[document.uri] = document
+                    order.append(key)
         if isinstance(verdict, Fault):
             diagnostics.append(verdict.at(entry.path))
     return Snapshot(
         commit=commit,
         documents=tuple(documents.values()),
         order=order,
+        shadowed=shadowed,
         diagnostics=diagnostics,
         verdicts=MappingProxyType(verdicts),
         parsed_files=parsed_files,
@@ -186,10 +195,8 @@ def _verdict(raw: bytes | OSError) -> Verdict:
         return Fault("unreadable", "internal error; the log has the rest")
 
 
-def _document(
-    page: Page, path: PurePosixPath, owner: str, placed: Mapping[str, Document]
-) -> Document:
-    """Return the document that `page` is at `path`, if its place is free; or `DocumentError`."""
+def _document(page: Page, path: PurePosixPath, owner: str) -> Document:
+    """Return the document that `page` is at `path`, if a document may lie there."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -198,14 +205,15 @@ def _document(
     if path.is_absolute() or ".." in path.parts:
         fault = Fault("unreadable", "the file's path leads out of the repository")
         raise DocumentError(fault)
-    document = place(page, path, owner)
-    if first := placed.get(document.uri):
-        mend = "give one of the two another id"
-        if page.id is None:
-            mend = "add an id to one of the two: here it is the first word of the file's name"
-        message = f"{document.uri} is already the URI of {printable(first.path)}; {mend}"
-        raise DocumentError(Fault("duplicate-uri", message, page.id_line))
-    return document
+    return place(page, path, owner)
+
+
+def _duplicate_uri(document: Document, first: Document) -> Fault:
+    mend = "give one of the two another id"
+    if "id" not in document.fields:
+        mend = "add an id to one of the two: here it is the first word of the file's name"
+    message = f"{document.uri} is already the URI of {printable(first.path)}; {mend}"
+    return Fault("duplicate-uri", message, document.lines.get("id", 1))
 
 
 def _empty_root(root: PurePosixPath) -> Diagnostic:

@@ -31,11 +31,21 @@ DEADLINE_SECONDS = 60
 # What is wrong with the files of a case, beyond roots that a case doesn't have.
 DIAGNOSTICS: Mapping[str, set[tuple[str, str]]] = {
     "02-encodings": {("unreadable", "design/latin1.md"), ("unreadable", "design/utf16.md")},
+    "03-fences": {
+        ("near-miss", f"design/{name}.md")
+        for name in ("blank-first", "fence-text", "rule-first", "unclosed")
+    },
     "04-broken-yaml": {
         ("unreadable", f"design/{name}.md")
         for name in "apostrophe at backtick colon merge-conflict tab template unclosed-list".split()
     },
-    "05-gate": {("unreadable", "design/dup-key.md")},
+    "05-gate": {
+        ("unreadable", "design/dup-key.md"),
+        *(
+            ("near-miss", f"design/{name}.md")
+            for name in ("n-list", "n-one", "n-quoted", "n-word", "n-y", "upper-key")
+        ),
+    },
     "06-ids": {("invalid-id", "design/x-dots.md")},
     "08-lint-ids": {("duplicate-uri", "design/b/index.md")},
     "09-lint-types": {

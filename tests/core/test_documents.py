@@ -79,7 +79,26 @@ def test_a_file_that_opts_in_is_a_document() -> None:
             "description": "About it",
             "tags": ("a", "1"),
         },
+        lines={
+            "export": 2,
+            "type": 3,
+            "id": 4,
+            "title": 5,
+            "description": 6,
+            "tags": 7,
+            "empty": 8,
+        },
+        content_line=11,
     )
+
+
+@pytest.mark.parametrize(
+    ("body", "line"), [("Text.", 5), ("\n\r\n\rText.", 8), (" \n\x0b\nText.\n", 7), ("", 5)]
+)
+def test_a_page_knows_the_line_on_which_its_content_begins(body: str, line: int) -> None:
+    found = read_page(f"---\ntype: Note\nexport: true\n---\n{body}".encode())
+    assert found is not None
+    assert found.content_line == line
 
 
 @pytest.mark.row("D1")
@@ -91,11 +110,7 @@ def test_a_file_that_opts_in_is_a_document() -> None:
         b"# Words\n",
         b"---\ntype: Note\n---\n",
         b"---\ntype: Note\nexport: false\n---\n",
-        b'---\ntype: Note\nexport: "true"\n---\n',
-        b"---\ntype: Note\nexport: 1\n---\n",
-        b"---\ntype: Note\nexport: [true]\n---\n",
-        b"---\ntype: Note\nExport: true\n---\n",
-        b"---\ntype: Note\nexport: true\n",
+        b"---\ntype: Note\nexport: ~\n---\n",
         b"---\n- export: true\n---\n",
         b"\xef\xbb\xbf\xef\xbb\xbf---\ntype: Note\nexport: true\n---\n",
     ],
@@ -103,6 +118,14 @@ def test_a_file_that_opts_in_is_a_document() -> None:
 )
 def test_a_file_that_does_not_opt_in_is_nothing(raw: bytes) -> None:
     assert read_page(raw) is None
+
+
+@pytest.mark.row("D1", "D4")
+def test_a_file_that_seems_to_opt_in_says_why_it_is_none() -> None:
+    with pytest.raises(DocumentError) as caught:
+        read_page(b'---\ntype: Note\nexport: "true"\n---\n')
+    message = "not exported: 'true' is not the boolean true; write 'export: true', without quotes"
+    assert caught.value.fault == Fault("near-miss", message, 3)
 
 
 @pytest.mark.row("D1", "D3")

@@ -129,6 +129,7 @@ def test_a_frontmatter_says_what_it_holds_and_on_which_lines() -> None:
         fields={"export": "yes", "id": "010", "tags": ("a", "1")},
         lines={"export": 2, "id": 4, "nothing": 5, "tags": 6},
         body="body\n",
+        body_line=8,
     )
 
 

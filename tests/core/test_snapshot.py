@@ -197,6 +197,7 @@ def test_of_two_documents_with_one_uri_the_first_in_order_is_served(load: Load) 
 
     assert uris(snapshot) == ["note/x", "guide/x"]
     assert snapshot.by_uri["knowledge://acme/note/x"].title == "from b"
+    assert [str(document.path) for document in snapshot.shadowed] == ["a/x y.md", "a/z.md"]
     taken = "knowledge://acme/note/x is already the URI of b/x.md;"
     derived = "add an id to one of the two: here it is the first word of the file's name"
     assert snapshot.diagnostics == (

@@ -1,0 +1,108 @@
+"""Files that seem to opt in: each is told what is in the way, and none is told so without reason."""
+
+import pytest
+
+from okf_mcp_server.documents import read_page
+from okf_mcp_server.frontmatter import decode, read_frontmatter
+from okf_mcp_server.near_misses import NearMiss, find_near_miss
+
+
+def near_miss(text: str) -> NearMiss | None:
+    decoded = decode(text.encode())
+    return find_near_miss(decoded, read_frontmatter(decoded))
+
+
+@pytest.mark.row("D1")
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ('"true"', "'true'"),
+        ("'yes'", "'yes'"),
+        ("1", "'1'"),
+        ("y", "'y'"),
+        ("public", "'public'"),
+        ("[true]", "its value"),
+        ("{to: all}", "its value"),
+    ],
+)
+def test_an_export_that_is_no_boolean_is_a_near_miss(value: str, shown: str) -> None:
+    assert near_miss(f"---\ntype: Note\nexport: {value}\n---\n") == NearMiss(
+        f"not exported: {shown} is not the boolean true; write 'export: true', without quotes", 3
+    )
+
+
+@pytest.mark.row("D1")
+@pytest.mark.parametrize("key", ["Export", "EXPORT", "exported", "Exports", '" export "'])
+def test_a_key_that_is_nearly_export_is_a_near_miss(key: str) -> None:
+    found = near_miss(f"---\ntype: Note\n{key}: true\n---\n")
+    shown = key.strip('"')
+    assert found == NearMiss(f"not exported: the key is {shown!r}; write 'export: true'", 3)
+
+
+@pytest.mark.row("D2")
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            "\n\n---\nexport: true\n---\n",
+            NearMiss(
+                "not exported: the frontmatter must begin on line 1, with nothing before its '---'",
+                3,
+            ),
+        ),
+        (
+            " ---\nexport: true\n---\n",
+            NearMiss(
+                "not exported: the frontmatter must begin on line 1, with nothing before its '---'",
+                1,
+            ),
+        ),
+        (
+            "--- yaml\nexport: yes\n---\n",
+            NearMiss("not exported: line 1 must be '---' and nothing else", 1),
+        ),
+        (
+            "-----\ntype: Note\nexport: true\n-----\n",
+            NearMiss("not exported: line 1 must be '---' and nothing else", 1),
+        ),
+        (
+            "---\ntype: Note\nexport: true\n\nText.\n",
+            NearMiss("not exported: no second line '---' closes the frontmatter", 1),
+        ),
+        (
+            "---\nexport: true\n...\nText.\n",
+            NearMiss("not exported: no second line '---' closes the frontmatter", 1),
+        ),
+    ],
+    ids=ascii,
+)
+def test_a_fence_that_is_no_fence_is_a_near_miss(text: str, found: NearMiss) -> None:
+    assert near_miss(text) == found
+
+
+@pytest.mark.row("D1", "D2")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# How to export\n\nWrite this:\n\n```\n---\nexport: true\n---\n```\n",
+        "---\n\nexport: true\n",
+        "----\nA ruled text.\n",
+        "---\nexport: false\n---\n",
+        '---\nexport: "no"\n---\n',
+        "---\nexport: ~\n---\n",
+        "---\nexport:\nExport: true\n---\n",
+        "---\nexported: false\n---\n",
+        "---\nmeta:\n  export: true\n---\n",
+        "---\nexporter: true\n---\n",
+    ],
+    ids=ascii,
+)
+def test_a_file_that_means_no_export_is_no_near_miss(text: str) -> None:
+    assert near_miss(text) is None
+    assert read_page(text.encode()) is None
+
+
+@pytest.mark.parametrize("text", [" " * 4_000_000, "---\n" + "a\n" * 1_000_000, "-" * 4_000_000])
+def test_a_long_file_is_judged_by_its_head(text: str) -> None:
+    assert find_near_miss(text, None) is None
