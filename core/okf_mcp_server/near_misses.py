@@ -22,7 +22,9 @@ _HEAD_CHARACTERS: Final = 64 * 1024
 _SHOWN_CHARACTERS: Final = 40
 
 _EXPORT_LINE: Final = re.compile(r"^[ \t]*export[ \t]*:[ \t]*(?:true|yes|on)[ \t]*$", re.MULTILINE)
-_HEAD: Final = re.compile(r"(?P<before>\s*)(?P<fence>-{3,}[^\n]*)\n(?P<block>(?:[^\n]*\S[^\n]*\n?)*)")
+_HEAD: Final = re.compile(
+    r"(?P<before>\s*)(?P<fence>-{3,}[^\n]*)\n(?P<block>(?:[^\n]*\S[^\n]*\n?)*)"
+)
 """What looks like frontmatter to a person: a line of dashes, and the lines up to an empty one."""
 
 
@@ -66,7 +68,9 @@ def _bad_fence(text: str) -> NearMiss | None:
         return None
     line = head["before"].count("\n") + 1
     if head["before"]:
-        message = "not exported: the frontmatter must begin on line 1, with nothing before its '---'"
+        message = (
+            "not exported: the frontmatter must begin on line 1, with nothing before its '---'"
+        )
     elif head["fence"].strip("- \t") or len(head["fence"].rstrip()) != len("---"):
         message = "not exported: line 1 must be '---' and nothing else"
     else:

@@ -1,10 +1,12 @@
-"""Which folders of a repository are searched, and what its owner is called (D12, D13).
+"""Which repository is read, which of its folders, and what its owner is called (D12, D13).
 
-For the stdio server only; the gateway's registry names owners and roots itself.
+For the stdio server and the linter; the gateway's registry names owners and roots itself.
 """
 
+import logging
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -21,28 +23,78 @@ OWNER_VARIABLE: Final = "OKF_MCP_OWNER"
 
 _GIT_SECONDS: Final = 10
 
+log = logging.getLogger(__name__)
+
 
 class RootsError(OkfError):
-    """A scan root lies outside the repository, or isn't a relative path."""
+    """There is no folder to search: a scan root or the repository itself can't be one."""
 
 
 class OwnerError(OkfError):
     """The owner's name can't stand in a URI."""
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is read of one repository, and under which name."""
+
+    top: Path
+    """The top level of the git work tree; of no repository, the folder itself."""
+    owner: str
+    roots: tuple[PurePosixPath, ...]
+    """Relative to `top`; `DEFAULT_ROOTS` itself where nobody chose any."""
+
+
+def choose_scope(
+    folder: Path,
+    *,
+    roots: str | Sequence[str] | None,
+    owner: str | None,
+    environ: Mapping[str, str],
+) -> Scope:
+    """Return what is read for `folder`, which lies anywhere in the repository.
+
+    `roots` and `owner` are the flags. A folder outside of git stands for itself, with a warning in
+    the log. Raises `RootsError` for a folder that isn't there, a bare repository, or a root that
+    leaves the repository, and `OwnerError` for a name that no URI can hold.
+    """
+    if not folder.is_dir():
+        raise RootsError(f"{folder} is not a folder that can be read")
+    top = find_top(folder)
+    if top is None:
+        log.warning("No git repository found: folder=%s", folder.resolve().name)
+    return Scope(
+        top=top or folder,
+        owner=choose_owner(owner, environ, top, folder),
+        roots=choose_roots(roots, environ),
+    )
+
+
 def find_top(folder: Path) -> Path | None:
-    """Return the top level of the git work tree that `folder` is in; None if there is none."""
+    """Return the top level of the git work tree that `folder` is in; None if there is none.
+
+    Raises `RootsError` in a bare repository, which has no files to read.
+    """
+    # A repository of another user is none to git, unless it is told not to mind. Nothing of the
+    # repository is run here, and in a container its files are often another user's.
+    command = ["git", "-c", "safe.directory=*", "rev-parse", "--is-bare-repository"]
     try:
-        found = subprocess.run(
-            ["git", "rev-parse", "--show-toplevel"],  # noqa: S607 - git comes from the user's PATH
+        found = subprocess.run(  # noqa: S603 - the command is a constant
+            [*command, "--show-toplevel"],
             cwd=folder,
             capture_output=True,
+            check=False,
             timeout=_GIT_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    top = found.stdout.decode(errors="surrogateescape").removesuffix("\n")
-    return Path(top) if found.returncode == 0 and top else None
+    is_bare, _, top = found.stdout.decode(errors="surrogateescape").partition("\n")
+    if is_bare == "true":
+        raise RootsError(
+            f"{folder.resolve().name} is a bare git repository, which has no files to read; "
+            "clone it, and run this in the clone"
+        )
+    return Path(top.removesuffix("\n")) if found.returncode == 0 and top else None
 
 
 def choose_roots(
@@ -78,7 +130,7 @@ def choose_owner(flag: str | None, environ: Mapping[str, str], top: Path | None,
 
 def _root(text: str) -> PurePosixPath:
     path = PurePosixPath(text)
-    if path.is_absolute() or ".." in path.parts:
+    if path.is_absolute() or ".." in path.parts or "\0" in text:
         message = f"the scan root {text!r} must be a relative path inside the repository"
         raise RootsError(message)
     return path

@@ -42,7 +42,7 @@ OrderKey: TypeAlias = tuple[int, str]
 class Snapshot:
     """All documents of one owner at one commit; nothing in it ever changes."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a field
         self,
         *,
         commit: str | None,
@@ -88,7 +88,7 @@ class Snapshot:
             with self._views_lock:
                 if build not in self._views:
                     self._views[build] = build(self)
-        return cast(ViewT, self._views[build])
+        return cast("ViewT", self._views[build])
 
 
 def load_docs(
@@ -111,7 +111,11 @@ def load_docs(
     documents: dict[str, Document] = {}
     order: list[OrderKey] = []
     shadowed: list[Document] = []
-    diagnostics = [_empty_root(root) for root in roots if not _holds_any(root, files)]
+    diagnostics = [
+        Fault("empty-root", tree.why_empty(root)).at(root)
+        for root in roots
+        if not _holds_any(root, files)
+    ]
     for key, entry in files:
         verdict = verdicts[entry.key]
         if isinstance(verdict, Page):
@@ -185,7 +189,7 @@ def _judge(
 def _verdict(raw: bytes | OSError) -> Verdict:
     if isinstance(raw, OSError):
         reason = raw.strerror or type(raw).__name__
-        return Fault("unreadable", f"the file can't be read: {reason}")
+        return Fault("unreadable", f"can't be read: {reason}")
     try:
         return read_page(raw)
     except DocumentError as error:
@@ -214,8 +218,3 @@ def _duplicate_uri(document: Document, first: Document) -> Fault:
         mend = "add an id to one of the two: here it is the first word of the file's name"
     message = f"{document.uri} is already the URI of {printable(first.path)}; {mend}"
     return Fault("duplicate-uri", message, document.lines.get("id", 1))
-
-
-def _empty_root(root: PurePosixPath) -> Diagnostic:
-    message = "this scan root holds no Markdown file; is its name right?"
-    return Fault("empty-root", message).at(root)

@@ -1,34 +1,27 @@
 """The stdio server: one repository's documents, read once, for one client on the same machine.
 
-stdout belongs to the protocol; all else goes to stderr.
+stdout belongs to the protocol; all else goes to stderr. The MCP SDK, by far the dearest import, is
+loaded last: help texts and faults come at once.
 """
 
 import argparse
 import logging
 import os
+import shlex
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import Final
 
-import anyio
-import mcp_types as types
-from mcp.server.stdio import stdio_server
-from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
-from mcp.shared.message import SessionMessage
-
+from okf_mcp_server.documents import printable
 from okf_mcp_server.errors import OkfError
-from okf_mcp_server.roots import RootsError, choose_owner, choose_roots, find_top
-from okf_mcp_server.server import build_server
+from okf_mcp_server.roots import Scope, choose_scope
 from okf_mcp_server.snapshot import Snapshot, load_docs
 from okf_mcp_server.tree import WorkingTree
 
 log = logging.getLogger(__name__)
-
-_LAST_ANSWERS_SECONDS: Final = 5
-"""How long the requests that are running when stdin ends may take."""
 
 
 def main() -> None:
@@ -36,6 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="okf-mcp-server",
         description="Serve the exported Markdown of this git repository over MCP on stdio.",
+        epilog="A client starts it; okf-mcp-lint says what is wrong with your documents.",
     )
     parser.add_argument(
         "--roots",
@@ -45,6 +39,7 @@ def main() -> None:
     parser.add_argument(
         "--owner", help="the owner's name in URIs (OKF_MCP_OWNER; the name of the folder)"
     )
+    parser.add_argument("--version", action="version", version=version("okf-mcp-server"))
     arguments = parser.parse_args()
     try:
         run(roots=arguments.roots, owner=arguments.owner)
@@ -61,75 +56,44 @@ def run(
 
     `roots` is comma-separated text or a sequence of folders, `base_dir` a folder of the repository
     (the working directory). It takes over the process's logging and Ctrl-C. Raises `RootsError` for
-    a folder that isn't there or a root that leaves the repository, `OwnerError` for a name that no
-    URI can hold.
+    a folder that isn't there, a bare repository or a root that leaves the repository, `OwnerError`
+    for a name that no URI can hold.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     logging.getLogger("mcp").setLevel(logging.WARNING)
     if threading.current_thread() is threading.main_thread():
         # Ctrl-C ends a process that waits for a line of stdin in a thread only this way.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    folder = Path(base_dir or ".")
-    if not folder.is_dir():
-        raise RootsError(f"{folder} is not a folder that can be served")
-    top = find_top(folder)
-    if top is None:
-        log.warning("No git repository found: folder=%s", folder.resolve().name)
-    chosen = choose_roots(roots, os.environ)
-    name = choose_owner(owner, os.environ, top, folder)
-    snapshot = load_docs(WorkingTree(top or folder), owner=name, roots=chosen)
-    for diagnostic in snapshot.diagnostics:
-        log.warning("%s:%d: %s", diagnostic.path, diagnostic.line, diagnostic.message)
-    log.info("Serving: documents=%d owner=%s roots=%d", len(snapshot.documents), name, len(chosen))
+    scope = choose_scope(Path(base_dir or "."), roots=roots, owner=owner, environ=os.environ)
+    snapshot = load_docs(WorkingTree(scope.top), owner=scope.owner, roots=scope.roots)
+    for found in snapshot.diagnostics:
+        log.warning("%s:%d: %s", found.path, found.line, found.message)
+    log.info(
+        "Serving: documents=%d owner=%s roots=%d",
+        len(snapshot.documents),
+        scope.owner,
+        len(scope.roots),
+    )
     if not snapshot.documents:
-        log.info(
-            "Nothing opts in under %s: a file does with 'export: true' and a 'type' in its "
-            "frontmatter; --roots . searches the whole repository",
-            ", ".join(map(str, chosen)),
+        log.info(_hint(scope))
+    _serve(scope.owner, snapshot)
+
+
+def _hint(scope: Scope) -> str:
+    """Return how a file opts in; or, if one does elsewhere, how it is found."""
+    searched = ", ".join(map(str, scope.roots))
+    elsewhere = load_docs(WorkingTree(scope.top), owner=scope.owner).documents
+    if not elsewhere:
+        return (
+            f"Nothing opts in under {searched}: a file does with 'export: true' and a 'type' in "
+            "its frontmatter; okf-mcp-lint --roots . says what is in the way"
         )
-    anyio.run(_serve, name, snapshot)
+    first = elsewhere[0].path
+    root = shlex.quote(first.parts[0]) if len(first.parts) > 1 else "."
+    return f"Nothing opts in under {searched}, but {printable(first)} does: --roots {root} finds it"
 
 
-async def _serve(owner: str, snapshot: Snapshot) -> None:
-    """Serve until stdin ends, and then until all requests before its end are answered.
+def _serve(owner: str, snapshot: Snapshot) -> None:
+    from okf_mcp_server.pipe import serve  # noqa: PLC0415 - the SDK costs half a second
 
-    The SDK drops what is still running at the end, and a pipe ends right after its last request.
-    So it sees the end later, by streams of ours.
-    """
-    server = build_server(owner, lambda: snapshot)
-    to_server, from_client = anyio.create_memory_object_stream[SessionMessage | Exception]()
-    to_client, from_server = anyio.create_memory_object_stream[SessionMessage]()
-    # Written by the two tasks below; None is the id of an answer to what was no request.
-    pending: set[types.RequestId | None] = set()
-    answered = anyio.Condition()
-
-    async with stdio_server() as (stdin, stdout):
-
-        async def pass_requests() -> None:
-            async with to_server:
-                async for item in stdin:
-                    message = item.message if isinstance(item, SessionMessage) else None
-                    if isinstance(message, types.JSONRPCRequest):
-                        pending.add(message.id)
-                    elif isinstance(message, types.JSONRPCNotification):
-                        if message.method == "notifications/cancelled":  # it is never answered
-                            pending.discard(cancelled_request_id_from_params(message.params))
-                    await to_server.send(item)
-                with anyio.move_on_after(_LAST_ANSWERS_SECONDS):
-                    async with answered:
-                        while pending:
-                            await answered.wait()
-
-        async def pass_answers() -> None:
-            async with stdout:
-                async for item in from_server:
-                    await stdout.send(item)
-                    if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
-                        async with answered:
-                            pending.discard(item.message.id)
-                            answered.notify_all()
-
-        async with anyio.create_task_group() as tasks, from_client, from_server:
-            tasks.start_soon(pass_requests)
-            tasks.start_soon(pass_answers)
-            await server.run(from_client, to_client, server.create_initialization_options())
+    serve(owner, snapshot)

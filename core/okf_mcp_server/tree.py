@@ -2,13 +2,20 @@
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
 SUFFIX: Final = ".md"
 """What the name of a Markdown file ends with, in lower case (D1)."""
+
+NO_MARKDOWN: Final = "this scan root holds no Markdown file; is its name right?"
+
+
+def is_markdown(name: str) -> bool:
+    """Say whether a file of this name may be a document (D1)."""
+    return name.endswith(SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +44,26 @@ class FileTree(Protocol):
         """Yield each entry with its bytes, or with the error that keeps them from us."""
         ...
 
+    def why_empty(self, root: PurePosixPath) -> str:
+        """Return a sentence that says why there is no file under a root."""
+        ...
+
 
 class WorkingTree:
     """The files below a folder, as they are now; links are not followed, `.git` is left out."""
 
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top: Path, *, accepts: Callable[[str], bool] = is_markdown) -> None:
+        """`accepts` says by its name whether a file is listed."""
         self._top = top
+        self._accepts = accepts
 
     def entries(self, roots: Sequence[PurePosixPath]) -> Iterable[TreeEntry]:
-        """Return the regular Markdown files; a folder that can't be listed has none."""
+        """Return the regular Markdown files, and each folder below a root that can't be listed.
+
+        Such a folder can't be read either: its fault is told as a file's is.
+        """
         for root in roots:
-            if not self._holds_link(root):
+            if not self._leads_through_link(root):
                 yield from self._walk(self._top / root)
 
     def read(self, entries: Iterable[TreeEntry]) -> Iterator[tuple[TreeEntry, bytes | OSError]]:
@@ -58,26 +74,52 @@ class WorkingTree:
             except OSError as error:
                 yield entry, error
 
-    def _holds_link(self, root: PurePosixPath) -> bool:
+    def why_empty(self, root: PurePosixPath) -> str:
+        """Return a sentence that says why there is no file under a root."""
+        if self._leads_through_link(root):
+            return "this scan root is a symbolic link, or behind one, and links are not followed"
+        try:
+            os.scandir(self._top / root).close()
+        except FileNotFoundError:
+            return "this scan root doesn't exist; is its name right?"
+        except NotADirectoryError:
+            return "this scan root is a file; name the folder that holds it"
+        except OSError as error:
+            return f"this scan root can't be read: {error.strerror}"
+        return NO_MARKDOWN
+
+    def _leads_through_link(self, root: PurePosixPath) -> bool:
         below_top = [root, *root.parents][:-1]
-        return any(os.path.islink(self._top / path) for path in below_top)
+        return any((self._top / path).is_symlink() for path in below_top)
 
     def _walk(self, root: Path) -> Iterator[TreeEntry]:
-        for folder, folders, files in os.walk(root, followlinks=False):
+        unlisted: list[OSError] = []
+        for folder, folders, files in os.walk(root, onerror=unlisted.append, followlinks=False):
             folders[:] = [name for name in folders if name != ".git"]
-            for name in files:
-                if not name.endswith(SUFFIX):
-                    continue
-                path = Path(folder, name)
-                relative = PurePosixPath(path.relative_to(self._top).as_posix())
-                try:
-                    status = path.lstat()
-                except OSError:  # a folder that may only be listed: let `read` say so
-                    yield TreeEntry(relative, f"unknown:{relative}", 0)
-                    continue
-                if stat.S_ISREG(status.st_mode):
-                    key = f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}:{status.st_size}"
-                    yield TreeEntry(relative, key, status.st_size)
+            for name in filter(self._accepts, files):
+                if entry := self._entry(Path(folder, name)):
+                    yield entry
+        for error in unlisted:
+            if (folder := Path(error.filename)) != root:
+                yield self._unknown(folder)
+
+    def _entry(self, path: Path) -> TreeEntry | None:
+        """Return the entry of a file; None for what is none, such as a link."""
+        try:
+            status = path.lstat()
+        except OSError:  # a folder that may only be listed: let `read` say so
+            return self._unknown(path)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        key = f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}:{status.st_size}"
+        return TreeEntry(self._relative(path), key, status.st_size)
+
+    def _unknown(self, path: Path) -> TreeEntry:
+        relative = self._relative(path)
+        return TreeEntry(relative, f"unknown:{relative}", 0)
+
+    def _relative(self, path: Path) -> PurePosixPath:
+        return PurePosixPath(path.relative_to(self._top).as_posix())
 
     def _read(self, path: PurePosixPath) -> bytes:
         descriptor = os.open(self._top / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

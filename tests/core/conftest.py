@@ -1,7 +1,9 @@
 """What the tests of the core share: snapshots of files in memory."""
 
+import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
 import pytest
@@ -33,6 +35,28 @@ class MemoryTree:
     def read(self, entries: Iterable[TreeEntry]) -> Iterator[tuple[TreeEntry, bytes | OSError]]:
         for entry in entries:
             yield entry, self._files[str(entry.path)]
+
+    def why_empty(self, root: PurePosixPath) -> str:
+        return f"nothing is under {root}"
+
+
+_NOBODY = 65534
+
+
+@pytest.fixture
+def plain_user_folder() -> Iterator[Path]:
+    """A folder of a user whom permissions bind, not root, and who this process is meanwhile."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        if user == 0:
+            os.chown(folder, _NOBODY, -1)
+            os.seteuid(_NOBODY)
+        try:
+            yield folder
+        finally:
+            os.seteuid(user)
 
 
 @pytest.fixture

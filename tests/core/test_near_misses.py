@@ -1,4 +1,4 @@
-"""Files that seem to opt in: each is told what is in the way, and none is told so without reason."""
+"""Files that seem to opt in: each is told what is in the way, and no other file is told so."""
 
 import pytest
 

@@ -54,7 +54,7 @@ def test_the_default_roots_are_those_of_the_contract() -> None:
 
 
 @pytest.mark.row("D10", "D12")
-@pytest.mark.parametrize("root", ["/", "/etc", "..", "../x", "a/../..", "a/../b", "//a"])
+@pytest.mark.parametrize("root", ["/", "/etc", "..", "../x", "a/../..", "a/../b", "//a", "a\0b"])
 @pytest.mark.parametrize("source", ["flag", "sequence", "variable"])
 def test_a_root_that_may_leave_the_repository_is_refused(root: str, source: str) -> None:
     environ = {"OKF_MCP_ROOTS": f"a:{root}"} if source == "variable" else {}
@@ -95,7 +95,7 @@ def test_the_working_directory_has_a_name_however_it_is_spelled(
 ) -> None:
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path / "folder")
-    assert choose_owner(None, {}, None, Path(".")) == "folder"
+    assert choose_owner(None, {}, None, Path()) == "folder"
 
 
 @pytest.mark.row("D7", "D13")
@@ -119,9 +119,25 @@ def test_there_is_no_top_outside_a_repository(tmp_path: Path) -> None:
     assert (find_top(tmp_path), find_top(tmp_path / "missing")) == (None, None)
 
 
-def test_a_bare_repository_has_no_top(tmp_path: Path) -> None:
-    git("init", "--quiet", "--bare", folder=tmp_path)
-    assert find_top(tmp_path) is None
+@pytest.mark.row("D13")
+def test_a_bare_repository_is_refused(tmp_path: Path) -> None:
+    top = tmp_path / "acme.git"
+    top.mkdir()
+    git("init", "--quiet", "--bare", folder=top)
+    with pytest.raises(RootsError) as caught:
+        find_top(top)
+    assert str(caught.value) == (
+        "acme.git is a bare git repository, which has no files to read; "
+        "clone it, and run this in the clone"
+    )
+
+
+@pytest.mark.row("D13")
+def test_a_repository_of_another_user_has_its_top(tmp_path: Path) -> None:
+    git("init", "--quiet", folder=tmp_path)
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 65534, -1)
+    assert find_top(tmp_path) == tmp_path.resolve()
 
 
 def test_there_is_no_top_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from mcp import Client, StdioServerParameters
 
+import okf_mcp_server
+from okf_mcp_server import run
+from okf_mcp_server.roots import RootsError
 from support.repositories import Repository
 
 DEADLINE_SECONDS = 60
@@ -31,6 +34,7 @@ def serve(
         [sys.executable, *command, *arguments],
         cwd=folder,
         env=environment(**variables),
+        check=False,
         input=stdin,
         capture_output=True,
         text=True,
@@ -99,13 +103,15 @@ def test_stdout_holds_the_protocol_only_and_the_end_of_stdin_ends_the_server(
     assert answers[0]["result"]["protocolVersion"] == "2024-11-05"
     assert len(answers[1]["result"]["resources"]) == 2
     assert ended.returncode == 0
-    missing = "this scan root holds no Markdown file; is its name right?"
+    missing = "this scan root doesn't exist; is its name right?"
     assert ended.stderr.splitlines() == [
         f"WARNING backlog/docs:1: {missing}",
         f"WARNING backlog/decisions:1: {missing}",
-        "WARNING design/broken.md:3: the frontmatter can't be read: mapping values are not allowed "
-        "in this context (a value that holds ': ' or begins with one of @ ` * & % { [ needs "
-        "quotes)",
+        (
+            "WARNING design/broken.md:3: the frontmatter can't be read: mapping values are not "
+            "allowed in this context (a value that holds ': ' or begins with one of @ ` * & % { [ "
+            "needs quotes)"
+        ),
         "INFO Serving: documents=2 owner=origin.clone roots=3",
     ]
 
@@ -169,11 +175,91 @@ def test_a_folder_outside_git_is_served_under_its_own_name_with_a_warning_and_a_
     assert ended.stderr.splitlines() == [
         "WARNING No git repository found: folder=folder",
         "INFO Serving: documents=0 owner=folder roots=1",
-        "INFO Nothing opts in under design: a file does with 'export: true' and a 'type' in its "
-        "frontmatter; --roots . searches the whole repository",
+        (
+            "INFO Nothing opts in under design: a file does with 'export: true' and a 'type' in "
+            "its frontmatter; okf-mcp-lint --roots . says what is in the way"
+        ),
     ]
 
 
+@pytest.mark.row("T2")
+@pytest.mark.parametrize(
+    ("path", "root"), [("docs/deep/c.md", "docs"), ("c.md", "."), ("a b/c.md", "'a b'")]
+)
+def test_a_document_outside_the_roots_is_named_where_there_is_none_inside(
+    repository: Repository, path: str, root: str
+) -> None:
+    repository.write(path, NOTE.format(path))
+    ended = serve(repository.clone)
+    assert ended.stderr.splitlines()[-1] == (
+        "INFO Nothing opts in under design, backlog/docs, backlog/decisions, "
+        f"but {path} does: --roots {root} finds it"
+    )
+
+
+@pytest.mark.row("T2", "D12")
+def test_each_fault_of_a_root_or_a_file_is_a_line_and_everything_else_is_served(
+    tmp_path: Path,
+) -> None:
+    top = tmp_path
+    for name in ["good/a.md", "good/quoted.md", "outside/c.md", "file.md"]:
+        (top / name).parent.mkdir(exist_ok=True)
+        (top / name).write_text(NOTE.format(name))
+    (top / "good/quoted.md").write_text('---\nexport: "true"\ntype: Note\n---\n')
+    (top / "link").symlink_to("outside")
+
+    ended = serve(top, "--roots", "good,file.md,link,gone", "--owner", "me")
+
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert ended.stderr.splitlines() == [
+        f"WARNING No git repository found: folder={top.name}",
+        "WARNING file.md:1: this scan root is a file; name the folder that holds it",
+        (
+            "WARNING link:1: this scan root is a symbolic link, or behind one, and links are not "
+            "followed"
+        ),
+        "WARNING gone:1: this scan root doesn't exist; is its name right?",
+        (
+            "WARNING good/quoted.md:2: not exported: 'true' is not the boolean true; write "
+            "'export: true', without quotes"
+        ),
+        "INFO Serving: documents=1 owner=me roots=4",
+    ]
+
+
+@pytest.mark.row("T2")
+def test_five_thousand_documents_are_served(tmp_path: Path) -> None:
+    (tmp_path / "design").mkdir()
+    for number in range(5000):
+        (tmp_path / f"design/{number}.md").write_text(NOTE.format(number))
+    ended = serve(tmp_path, "--owner", "me")
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert "INFO Serving: documents=5000 owner=me roots=3" in ended.stderr.splitlines()
+
+
+@pytest.mark.row("T1")
+def test_the_version_and_the_help_are_told_without_the_sdk(tmp_path: Path) -> None:
+    for flag in ("--version", "--help"):
+        script = (
+            "import sys; sys.argv[1:] = [{flag!r}]\n"
+            "import atexit; atexit.register(lambda: print('mcp' in sys.modules))\n"
+            "from okf_mcp_server.stdio import main\nmain()"
+        ).format(flag=flag)
+        ended = serve(tmp_path, script=script)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert ended.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.row("T1")
+def test_the_public_names_are_those_of_the_contract() -> None:
+    names = {"run", "load_docs", "build_server", "extract_id", "slugify_type"}
+    assert names <= set(okf_mcp_server.__all__)
+    for name in okf_mcp_server.__all__:
+        assert getattr(okf_mcp_server, name).__name__ == name
+    assert not hasattr(okf_mcp_server, "no_such_name")
+
+
+@pytest.mark.row("T1")
 def test_two_lines_of_python_serve_a_repository(repository_folder: Path, tmp_path: Path) -> None:
     script = f"from okf_mcp_server import run\nrun(['docs'], 'me', {str(repository_folder)!r})"
     ended = serve(tmp_path, script=script)
@@ -193,6 +279,7 @@ def test_two_lines_of_python_serve_a_repository(repository_folder: Path, tmp_pat
     ],
     ids=ascii,
 )
+@pytest.mark.row("T1")
 def test_what_can_not_be_served_is_one_sentence_and_status_1(
     repository_folder: Path, arguments: list[str], sentence: str
 ) -> None:
@@ -200,3 +287,19 @@ def test_what_can_not_be_served_is_one_sentence_and_status_1(
     assert (ended.returncode, ended.stdout) == (1, "")
     (line,) = ended.stderr.splitlines()
     assert line.startswith(f"okf-mcp-server: {sentence}")
+
+
+@pytest.mark.row("T1", "D13")
+def test_a_bare_repository_is_one_sentence_and_status_1(repository: Repository) -> None:
+    ended = serve(repository.bare)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.splitlines() == [
+        f"okf-mcp-server: {repository.bare.name} is a bare git repository, which has no files to "
+        "read; clone it, and run this in the clone"
+    ]
+
+
+@pytest.mark.row("T1")
+def test_a_base_dir_that_is_no_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RootsError, match="nowhere is not a folder that can be read"):
+        run(base_dir=tmp_path / "nowhere")

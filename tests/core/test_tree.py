@@ -179,15 +179,58 @@ def test_a_file_that_vanishes_while_its_folder_is_listed_is_an_error_of_that_fil
 
 
 @pytest.mark.row("D4")
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_permission_is_an_error_of_that_file(tmp_path: Path) -> None:
-    write(tmp_path / "locked.md")
-    (tmp_path / "locked.md").chmod(0)
-    write(tmp_path / "folder/listed-only.md")
-    (tmp_path / "folder").chmod(0o400)
-    tree = WorkingTree(tmp_path)
+def test_what_may_not_be_read_is_an_error_of_that_file_or_folder(plain_user_folder: Path) -> None:
+    top = plain_user_folder
+    for name in ["good.md", "locked.md", "listed-only/1.md", "shut/2.md"]:
+        write(top / name)
+    (top / "locked.md").chmod(0)
+    (top / "listed-only").chmod(0o400)
+    (top / "shut").chmod(0)
+    tree = WorkingTree(top)
 
     found = {str(entry.path): type(raw) for entry, raw in tree.read(tree.entries([TOP]))}
 
-    (tmp_path / "folder").chmod(0o700)
-    assert found == {"locked.md": PermissionError, "folder/listed-only.md": PermissionError}
+    for name in ["listed-only", "shut"]:
+        (top / name).chmod(0o700)
+    assert found == {
+        "good.md": bytes,
+        "locked.md": PermissionError,
+        "listed-only/1.md": PermissionError,
+        "shut": PermissionError,
+    }
+
+
+@pytest.mark.row("D12")
+def test_a_root_without_files_says_why(plain_user_folder: Path) -> None:
+    top = plain_user_folder
+    write(top / "a.md")
+    write(top / "folder/b.txt")
+    write(top / "shut/c.md")
+    (top / "link").symlink_to("folder")
+    (top / "shut").chmod(0)
+    tree = WorkingTree(top)
+
+    found = {
+        root: (list(tree.entries([PurePosixPath(root)])), tree.why_empty(PurePosixPath(root)))
+        for root in ["gone", "a.md", "a.md/x", "folder", "link", "link/x", "shut"]
+    }
+
+    (top / "shut").chmod(0o700)
+    is_link = "this scan root is a symbolic link, or behind one, and links are not followed"
+    is_file = "this scan root is a file; name the folder that holds it"
+    assert found == {
+        "gone": ([], "this scan root doesn't exist; is its name right?"),
+        "a.md": ([], is_file),
+        "a.md/x": ([], is_file),
+        "folder": ([], "this scan root holds no Markdown file; is its name right?"),
+        "link": ([], is_link),
+        "link/x": ([], is_link),
+        "shut": ([], "this scan root can't be read: Permission denied"),
+    }
+
+
+def test_a_tree_lists_the_names_that_it_accepts(tmp_path: Path) -> None:
+    for name in ["a.md", "b.MD", "c.txt"]:
+        write(tmp_path / name)
+    tree = WorkingTree(tmp_path, accepts=lambda name: name.endswith(".MD"))
+    assert [str(entry.path) for entry in tree.entries([TOP])] == ["b.MD"]

@@ -25,7 +25,13 @@ PULL_WAIT = 5.0
 COMMIT = "c0ffee" + "0" * 34
 NOON = Instant(datetime(2026, 7, 17, 12, 0, tzinfo=UTC), 1000.0)
 SNAPSHOT = Snapshot(
-    commit=COMMIT, documents=(), order=(), diagnostics=(), verdicts={}, parsed_files=0
+    commit=COMMIT,
+    documents=(),
+    order=(),
+    shadowed=(),
+    diagnostics=(),
+    verdicts={},
+    parsed_files=0,
 )
 UNREACHABLE = PullFault("CloneError", "fatal: repository not found")
 TOO_SLOW = PullFault("CloneError", "git fetch took longer than 5 s", "timeout")

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from okf_mcp_gateway.source.process import Git, GitError
-from okf_mcp_server.tree import SUFFIX, TreeEntry
+from okf_mcp_server.tree import NO_MARKDOWN, SUFFIX, TreeEntry
 
 _REGULAR_FILES: Final = frozenset({b"100644", b"100755"})
 
@@ -59,6 +59,10 @@ class CommitTree:
                     content = answers.take(int(rest[1]))
                     answers.take(1)  # the line end that follows each blob
                     yield entry, content
+
+    def why_empty(self, root: PurePosixPath) -> str:  # noqa: ARG002 - git names all faults the same
+        """Return a sentence that says why there is no file under a root."""
+        return NO_MARKDOWN
 
 
 def _lost(blob: bytes) -> GitError:
