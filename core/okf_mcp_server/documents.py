@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final, Literal
-from urllib.parse import quote
 
 from okf_mcp_server.errors import OkfError
 from okf_mcp_server.frontmatter import Frontmatter, FrontmatterError, decode, read_frontmatter
 from okf_mcp_server.near_misses import find_near_miss
+from okf_mcp_server.uris import document_uri
 from okf_mcp_server.yaml_text import Text
 
 MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
@@ -27,9 +27,6 @@ MAX_DESCRIPTION_CHARACTERS: Final = 500
 
 MAX_URI_CHARACTERS: Final = 4096
 """How long a URI may be: clients of 2026-07-28 send it in a request header."""
-
-_PCHAR: Final = "-._~!$&'()*+,;=:@"
-"""What RFC 3986 allows in a path segment as it is, beyond letters and digits."""
 
 _NOT_ALPHANUMERIC: Final = re.compile(r"[\W_]+")
 _HEADING: Final = re.compile(r" {0,3}#{1,6}(?:[ \t]|$)")
@@ -170,7 +167,7 @@ def place(page: Page, path: PurePosixPath, owner: str) -> Document:
     if document_id in {".", ".."}:
         message = f"the id {document_id!r} can't stand in a URI; give the file another id"
         raise DocumentError(Fault("invalid-id", message, page.lines.get("id", 1)))
-    uri = f"knowledge://{_segment(owner)}/{_segment(page.type_slug)}/{_segment(document_id)}"
+    uri = document_uri(owner, page.type_slug, document_id)
     if len(uri) > MAX_URI_CHARACTERS:
         message = f"the URI would be longer than {MAX_URI_CHARACTERS} characters; shorten the id"
         raise DocumentError(Fault("invalid-id", message, page.lines.get("id", 1)))
@@ -250,10 +247,6 @@ def _type_fault(frontmatter: Frontmatter) -> str:
     if isinstance(frontmatter.fields.get("type"), str | None):
         return "there is no type"
     return "the type is not a text"
-
-
-def _segment(text: str) -> str:
-    return quote(text, safe=_PCHAR)
 
 
 def first_paragraph(content: str) -> str:

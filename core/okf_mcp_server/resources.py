@@ -1,4 +1,4 @@
-"""Documents as MCP resources: list and read (D8, D11)."""
+"""Documents as MCP resources: list, find and read (D7, D8, D11)."""
 
 import base64
 import binascii
@@ -12,6 +12,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from okf_mcp_server.documents import Document
 from okf_mcp_server.snapshot import OrderKey, Snapshot
+from okf_mcp_server.uris import normal_uri
 
 PAGE_SIZE: Final = 1000
 """How many resources one page of `resources/list` holds (D11)."""
@@ -20,6 +21,8 @@ MIME_TYPE: Final = "text/markdown"
 
 _RESOURCE_NOT_FOUND: Final = -32002
 """What versions before 2026-07-28 call it; that one forbids the code and uses -32602."""
+
+_KEY_LENGTH: Final = 2
 
 
 def list_resources(snapshot: Snapshot, cursor: str | None) -> types.ListResourcesResult:
@@ -38,12 +41,14 @@ def list_resources(snapshot: Snapshot, cursor: str | None) -> types.ListResource
     )
 
 
-def read_resource(snapshot: Snapshot, uri: str, protocol_version: str) -> types.ReadResourceResult:
-    """Return the content of the document at `uri`.
+def read_resource(
+    snapshot: Snapshot, owner: str, uri: str, protocol_version: str
+) -> types.ReadResourceResult:
+    """Return the content of the document at `uri`, in whatever spelling; its own URI comes back.
 
     Raises `MCPError` with the URI in its data if there is none, with the code of the version.
     """
-    document = snapshot.by_uri.get(uri)
+    document = find_document(snapshot, owner, uri)
     if document is None:
         is_legacy = protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
         code = _RESOURCE_NOT_FOUND if is_legacy else types.INVALID_PARAMS
@@ -52,6 +57,14 @@ def read_resource(snapshot: Snapshot, uri: str, protocol_version: str) -> types.
         uri=document.uri, mime_type=MIME_TYPE, text=document.content, _meta=_hash_meta(document)
     )
     return types.ReadResourceResult(contents=[contents], _meta=_commit_meta(snapshot))
+
+
+def find_document(snapshot: Snapshot, owner: str, uri: str) -> Document | None:
+    """Return the document of `owner` that a client means by `uri`, in whatever spelling."""
+    document = snapshot.by_uri.get(uri)
+    if document is None and (normal := normal_uri(owner, uri)) is not None:
+        document = snapshot.by_uri.get(normal)
+    return document
 
 
 def _resource(document: Document) -> types.Resource:
@@ -89,7 +102,7 @@ def _read_cursor(cursor: str) -> OrderKey:
 
 
 def _is_order_key(value: object) -> TypeGuard[list[Any]]:
-    if not isinstance(value, list) or len(cast(list[object], value)) != 2:
+    if not isinstance(value, list) or len(cast("list[object]", value)) != _KEY_LENGTH:
         return False
-    root, path = cast(list[object], value)
+    root, path = cast("list[object]", value)
     return type(root) is int and root >= 0 and isinstance(path, str)

@@ -11,8 +11,11 @@ from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
+from okf_mcp_server.changes import Changes
+from okf_mcp_server.completion import complete
 from okf_mcp_server.resources import list_resources, read_resource
 from okf_mcp_server.snapshot import Snapshot
+from okf_mcp_server.templates import list_templates
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 
@@ -21,11 +24,13 @@ DISTRIBUTION: Final = "okf-mcp-server"
 log = logging.getLogger(__name__)
 
 
-def build_server(owner: str, current: Callable[[], Snapshot]) -> Server[Any]:
+def build_server(
+    owner: str, current: Callable[[], Snapshot], changes: Changes | None = None
+) -> Server[Any]:
     """Return the MCP server of `owner`.
 
     `current` is called once for each request and returns the snapshot that the answer is made of,
-    so that an answer belongs to one commit.
+    so that an answer belongs to one commit. Clients may listen to `changes`; None: nothing changes.
     """
 
     async def on_list_resources(
@@ -36,7 +41,17 @@ def build_server(owner: str, current: Callable[[], Snapshot]) -> Server[Any]:
     async def on_read_resource(
         context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        return read_resource(current(), params.uri, context.protocol_version)
+        return read_resource(current(), owner, params.uri, context.protocol_version)
+
+    async def on_list_resource_templates(
+        _: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        return list_templates(owner, params.cursor if params else None)
+
+    async def on_completion(
+        _: Context, params: types.CompleteRequestParams
+    ) -> types.CompleteResult:
+        return complete(current(), owner, params)
 
     async def on_list_tools(
         _: Context, params: types.PaginatedRequestParams | None
@@ -55,6 +70,9 @@ def build_server(owner: str, current: Callable[[], Snapshot]) -> Server[Any]:
         ),
         on_list_resources=on_list_resources,
         on_read_resource=on_read_resource,
+        on_list_resource_templates=on_list_resource_templates,
+        on_completion=on_completion,
+        on_subscriptions_listen=changes.listen if changes else None,
         on_list_tools=on_list_tools,
     )
     server.middleware.append(_mask_errors)

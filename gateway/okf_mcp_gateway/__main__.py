@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 import uvicorn
+from anyio import create_task_group, sleep
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from okf_mcp_gateway.app import build_app
 from okf_mcp_gateway.cache import hold_cache
@@ -33,6 +35,9 @@ STOP_SECONDS: Final = 3
 
 KEEP_ALIVE_SECONDS: Final = 75
 """How long an idle connection is kept: longer than most clients keep theirs."""
+
+_LAST_READS_SECONDS: Final = 1.0
+"""How long, of these, a client may take nothing of its answer."""
 
 _LAST_THREADS_SECONDS: Final = 0.5
 """How long a thread may take to end by itself after that."""
@@ -64,7 +69,7 @@ def main() -> None:
         environ = demo_environment(os.environ) if command == "demo" else os.environ
         configuration = load_configuration(environ, _working_directory())
         if command == "check":
-            print(*_verdict(configuration.registry), sep="\n")
+            print(*_verdict(configuration.registry), sep="\n")  # noqa: T201 - the command's answer
         elif command == "demo":
             show = partial(print_demo, token=configuration.settings.token.reveal() or "")
             serve(configuration, environ, on_listening=show)
@@ -112,9 +117,9 @@ def serve(
         settings = replace(settings, port=listener.getsockname()[1])  # 0 asked for any free one
         configuration = replace(configuration, settings=settings)
         git = Git(environ=environ, home=home, deadline_seconds=settings.git_timeout_seconds)
-        app = build_app(configuration, git=git, scrubber=scrubber, clock=SystemClock())
+        gateway = build_app(configuration, git=git, scrubber=scrubber, clock=SystemClock())
         options = uvicorn.Config(
-            app,
+            gateway.app,
             loop="uvloop",
             http="httptools",
             ws="none",
@@ -126,7 +131,7 @@ def serve(
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
-        server = _Server(options, git, on_listening)
+        server = _Server(options, (git.close, gateway.end_streams), on_listening)
         # uvicorn takes signals only once it runs, and raises the one that stopped it again when it
         # is done: its own handler is right for both.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -154,13 +159,20 @@ def _leave_if_threads_hang() -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which stops git first: whoever waits for a pull is answered with what there is."""
+    """uvicorn, which first ends what requests wait for: it lets each request run to its end.
+
+    Without git, who waits for a pull is answered with what there is; and no event stream ends by
+    itself.
+    """
 
     def __init__(
-        self, options: uvicorn.Config, git: Git, on_listening: Callable[[str], None] | None
+        self,
+        options: uvicorn.Config,
+        before_stop: Sequence[Callable[[], None]],
+        on_listening: Callable[[str], None] | None,
     ) -> None:
         super().__init__(options)
-        self._git = git
+        self._before_stop = before_stop
         self._on_listening = on_listening
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -178,8 +190,30 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("Stopping")
-        self._git.close()
-        await super().shutdown(sockets)
+        for end in self._before_stop:
+            end()
+        async with create_task_group() as tasks:
+            tasks.start_soon(self._drop_who_does_not_read)
+            await super().shutdown(sockets)
+            tasks.cancel_scope.cancel()
+
+    async def _drop_who_does_not_read(self) -> None:
+        """Break off the connections whose clients take nothing: they keep a request from its end.
+
+        For an event stream that is the rule: its client may be asleep, and nothing else ends it.
+        """
+        before = self._unsent_bytes()
+        await sleep(_LAST_READS_SECONDS)
+        for connection, size in self._unsent_bytes().items():
+            if size and size == before.get(connection):
+                connection.transport.abort()
+
+    def _unsent_bytes(self) -> Mapping[HttpToolsProtocol, int]:
+        return {
+            connection: connection.transport.get_write_buffer_size()
+            for connection in self.server_state.connections
+            if isinstance(connection, HttpToolsProtocol)
+        }
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,7 +1,8 @@
 """The one place where parts meet: configuration in, ASGI application out."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -25,19 +26,32 @@ from okf_mcp_gateway.source.mirror import Mirror
 from okf_mcp_gateway.source.process import Git
 from okf_mcp_gateway.source.puller import Puller
 from okf_mcp_gateway.state import Clock
+from okf_mcp_server.changes import Changes
 from okf_mcp_server.server import build_server
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """What a server needs to run the gateway, and to stop it."""
+
+    app: Starlette
+    """Its lifespan runs the owners: it pulls from its start, and stops git when it ends."""
+    end_streams: Callable[[], None]
+    """Ends all event streams, and lets no more begin.
+
+    To be called before the server waits for the requests that run: a stream is one, and has no end
+    of its own.
+    """
 
 
 def build_app(
     configuration: Configuration, *, git: Git, scrubber: Scrubber, clock: Clock
-) -> Starlette:
-    """Return the gateway as an ASGI application.
-
-    Its lifespan runs the owners: it begins to pull when it starts, and stops `git` when it ends.
-    """
+) -> Gateway:
+    """Return the gateway as an ASGI application."""
     settings = configuration.settings
-    owners = _owners(configuration, git, scrubber, clock)
-    served = {name: _serve(owner) for name, owner in owners.items()}
+    changes = {name: Changes(name) for name in configuration.registry.owners}
+    owners = _owners(configuration, git, scrubber, clock, changes)
+    served = {name: _serve(owner, changes[name]) for name, owner in owners.items()}
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
@@ -45,8 +59,9 @@ def build_app(
             for one in served.values():
                 await stack.enter_async_context(one.sessions.run())
             tasks = await stack.enter_async_context(anyio.create_task_group())
-            for owner in owners.values():
+            for name, owner in owners.items():
                 tasks.start_soon(owner.run)
+                tasks.start_soon(changes[name].run)
             try:
                 yield
             finally:
@@ -71,11 +86,20 @@ def build_app(
     )
     # A client that follows a redirect loses its token or its body on the way.
     app.router.redirect_slashes = False
-    return app
+
+    def end_streams() -> None:
+        for each in changes.values():
+            each.close()
+
+    return Gateway(app, end_streams)
 
 
 def _owners(
-    configuration: Configuration, git: Git, scrubber: Scrubber, clock: Clock
+    configuration: Configuration,
+    git: Git,
+    scrubber: Scrubber,
+    clock: Clock,
+    changes: Mapping[str, Changes],
 ) -> Mapping[str, Owner]:
     slots = PullSlots()
     # All of them: a source may name another owner's.
@@ -92,16 +116,17 @@ def _owners(
             clock=clock,
             scrub=scrub,
             pull_wait_seconds=configuration.settings.pull_wait_seconds,
+            on_publish=changes[config.name].publish,
         )
 
     return {name: build(config) for name, config in configuration.registry.owners.items()}
 
 
-def _serve(owner: Owner) -> ServedOwner:
+def _serve(owner: Owner, changes: Changes) -> ServedOwner:
     """Return the owner with its MCP server: stateless, so that a restart goes unnoticed (H2).
 
     Any `Host` works, since the token guards the endpoint and not the name it is reached by.
     """
-    server = build_server(owner.config.name, owner.current)
+    server = build_server(owner.config.name, owner.current, changes)
     sessions = StreamableHTTPSessionManager(server, stateless=True, json_response=True)
     return ServedOwner(owner, sessions)

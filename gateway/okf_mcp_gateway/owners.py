@@ -77,7 +77,7 @@ class Pull:
 class Owner:
     """One owner of the registry."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that an owner is made of, by their names
         self,
         config: OwnerConfig,
         puller: Puller,
@@ -86,8 +86,13 @@ class Owner:
         clock: Clock,
         scrub: Callable[[str], str],
         pull_wait_seconds: float,
+        on_publish: Callable[[Snapshot | None, Snapshot], None],
     ) -> None:
-        """`scrub` takes secrets and our own paths out of what git says."""
+        """`scrub` takes secrets and our own paths out of what git says.
+
+        `on_publish` is called with the last snapshot, if there was one, and the new one, which is
+        served by then. It must not wait; what it raises is logged, and changes nothing.
+        """
         self.config = config
         self.state: OwnerState = OwnerState()
         """What is served; replaced as a whole by the owner's task."""
@@ -98,6 +103,7 @@ class Owner:
         self._clock = clock
         self._scrub = scrub
         self._pull_wait_seconds = pull_wait_seconds
+        self._on_publish = on_publish
         self._made_at = clock.now()
         # Written on the event loop: by whoever asks for a pull, and by the owner's task.
         self._running: Pull | None = None
@@ -199,8 +205,9 @@ class Owner:
         if restored is not None:
             snapshot, at = restored
             pulled_at = self._clock.now().back_to(at)
+            before = self.state.snapshot
             self.state = OwnerState(snapshot, pulled_at=pulled_at, attempted_at=pulled_at)
-            self._log_publish("Serving the cached copy", snapshot)
+            self._tell_publish("Serving the cached copy", before, snapshot)
         self._restored.set()
 
     async def _pull(self) -> PullFault | None:
@@ -215,12 +222,12 @@ class Owner:
                 )
         except GitStoppedError as error:
             return PullFault("LoadError", str(error))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - logged there
             return self._publish_fault(error)
         before, now = self.state, self._clock.now()
         self.state = OwnerState(snapshot, pulled_at=now, attempted_at=now)
         if before.snapshot is not snapshot:
-            self._log_publish("Published", snapshot)
+            self._tell_publish("Published", before.snapshot, snapshot)
         elif before.fault:
             log.info("Source is back: owner=%s", self.config.name)
         return None
@@ -244,7 +251,8 @@ class Owner:
         self.state = self.state.after_failure(fault, self._clock.now())
         return fault
 
-    def _log_publish(self, event: str, snapshot: Snapshot) -> None:
+    def _tell_publish(self, event: str, before: Snapshot | None, snapshot: Snapshot) -> None:
+        """Tell the log, and who listens, that `snapshot` is served from now on."""
         log.log(
             logging.WARNING if snapshot.diagnostics else logging.INFO,
             "%s: owner=%s commit=%s documents=%d parsed=%d diagnostics=%d",
@@ -255,6 +263,11 @@ class Owner:
             snapshot.parsed_files,
             len(snapshot.diagnostics),
         )
+        try:
+            self._on_publish(before, snapshot)
+        except Exception:
+            # The pull went well, whatever becomes of those who wait for news of it.
+            log.exception("Publish not told: owner=%s", self.config.name)
 
 
 def _sentence(error: Exception) -> str:

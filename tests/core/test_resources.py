@@ -1,4 +1,4 @@
-"""Documents as MCP resources: list and read (D8, D11)."""
+"""Documents as MCP resources: list, find and read (D7, D8, D11)."""
 
 import base64
 import json
@@ -8,10 +8,12 @@ from itertools import chain
 import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
+from mcp.shared.uri_template import UriTemplate
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from okf_mcp_server import Snapshot
-from okf_mcp_server.resources import PAGE_SIZE, list_resources, read_resource
+from okf_mcp_server.resources import PAGE_SIZE, find_document, list_resources, read_resource
+from okf_mcp_server.templates import template_uri
 
 Load = Callable[..., Snapshot]
 
@@ -75,7 +77,7 @@ def test_a_document_is_read_by_its_uri(load: Load) -> None:
     snapshot = load({"x.md": note(body="# Größe\n\nText.")}, commit=COMMIT)
     (document,) = snapshot.documents
 
-    result = read_resource(snapshot, "knowledge://acme/note/x", "2026-07-28")
+    result = read_resource(snapshot, "acme", "knowledge://acme/note/x", "2026-07-28")
 
     assert result == types.ReadResourceResult(
         contents=[
@@ -94,7 +96,7 @@ def test_a_document_is_read_by_its_uri(load: Load) -> None:
 def test_files_that_come_from_no_commit_are_served_without_one(load: Load) -> None:
     snapshot = load({"x.md": note()})
     assert list_resources(snapshot, None).meta is None
-    assert read_resource(snapshot, "knowledge://acme/note/x", "2026-07-28").meta is None
+    assert read_resource(snapshot, "acme", "knowledge://acme/note/x", "2026-07-28").meta is None
 
 
 @pytest.mark.row("D8")
@@ -115,7 +117,7 @@ def test_every_uri_that_is_listed_reads_back(load: Load, version: str) -> None:
     assert len(snapshot.documents) == len(files)
 
     for resource in list_resources(snapshot, None).resources:
-        (contents,) = read_resource(snapshot, resource.uri, version).contents
+        (contents,) = read_resource(snapshot, "acme", resource.uri, version).contents
         assert isinstance(contents, types.TextResourceContents)
         assert contents.text == f"Body {resource.name}."
         assert (contents.uri, contents.meta) == (resource.uri, resource.meta)
@@ -127,10 +129,31 @@ def test_every_uri_that_is_listed_reads_back(load: Load, version: str) -> None:
         "knowledge://acme/note/missing",
         "knowledge://acme/note/X",
         "knowledge://acme/note/x/",
-        "knowledge://acme/note/%78",
+        "knowledge://acme/NOTE/x",
         "knowledge://other/note/x",
-        "KNOWLEDGE://acme/note/x",
+        "knowledge:///note/x",
+        "knowledge://acme/note",
+        "knowledge://acme/note/x/y",
+        "knowledge://acme/note//x",
+        "knowledge://acme//x",
+        "knowledge://acme/note/x?y",
+        "knowledge://acme/note/x#y",
         "knowledge://acme/note/../note/x",
+        "knowledge://acme/other/../note/x",
+        "knowledge://acme/note/./x",
+        "knowledge://acme/note/%2e%2e",
+        "knowledge://acme/note/..%2Fnote%2Fx",
+        "knowledge://acme/note%2Fx",
+        "knowledge:/acme/note/x",
+        "https://acme/note/x",
+        " knowledge://acme/note/x",
+        "knowledge://acme/note/x\n",
+        "knowledge://acme/note/x%",
+        "knowledge://acme/note/%7",
+        "knowledge://acme/note/%zz",
+        "knowledge://acme/note/%ff",
+        "knowledge://acme/note/%ed%a0%80",
+        "knowledge://acme/note/\ud800",
         "x.md",
         "",
         "\ud800",
@@ -138,22 +161,77 @@ def test_every_uri_that_is_listed_reads_back(load: Load, version: str) -> None:
     ids=ascii,
 )
 def test_any_other_uri_is_not_found_with_the_code_of_the_version(load: Load, uri: str) -> None:
-    snapshot = load({"x.md": note()})
+    # What a reader that mends a URI would find at some of them.
+    ids = ("x", "x%", "%7", "%zz", "\ufffd", "\ufffd" * 3, "x?y", "x#y", "/x", "x/y", "x/")
+    snapshot = load({f"{number}.md": note(f'id: "{each}"') for number, each in enumerate(ids)})
+    assert len(snapshot.documents) == len(ids)
     codes = {
         **dict.fromkeys(HANDSHAKE_PROTOCOL_VERSIONS, -32002),
         **dict.fromkeys(MODERN_PROTOCOL_VERSIONS, -32602),
     }
     for version, code in codes.items():
         with pytest.raises(MCPError) as caught:
-            read_resource(snapshot, uri, version)
+            read_resource(snapshot, "acme", uri, version)
         assert (caught.value.code, caught.value.data) == (code, {"uri": uri})
+
+
+@pytest.mark.row("D7")
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "knowledge://Acme/note/x",
+        "knowledge://acme/note/x",
+        "KNOWLEDGE://ACME/note/x",
+        "Knowledge://%41cme/%6eote/%78",
+    ],
+)
+def test_scheme_and_owner_are_found_in_any_case_and_in_any_encoding(load: Load, uri: str) -> None:
+    snapshot = load({"x.md": note()}, owner="Acme")
+    (contents,) = read_resource(snapshot, "Acme", uri, "2026-07-28").contents
+    assert contents.uri == "knowledge://Acme/note/x"
+
+
+@pytest.mark.row("D7")
+@pytest.mark.parametrize("version", [HANDSHAKE_PROTOCOL_VERSIONS[0], MODERN_PROTOCOL_VERSIONS[0]])
+def test_whatever_a_client_makes_of_the_template_reads_back(load: Load, version: str) -> None:
+    ids = [f"a{chr(code_point)}b" for code_point in [*range(1, 0x300), 0x1F642, 0x10FFFF]]
+    ids += ["...", "%41", "%", "a%2Fb", "~", "größe"]
+    escaped = ["".join(f"\\U{ord(character):08x}" for character in each) for each in ids]
+    files = {f"{number}.md": note(f'id: "{each}"') for number, each in enumerate(escaped)}
+    snapshot = load(files, owner="Ä b")
+    assert len(snapshot.documents) == len(ids)
+    template = UriTemplate.parse(template_uri("Ä b"))
+    for document in snapshot.documents:
+        expanded = template.expand({"type": document.type_slug, "id": document.id})
+        for uri in (expanded, expanded.replace("//%C3%84", "//%c3%a4")):
+            (contents,) = read_resource(snapshot, "Ä b", uri, version).contents
+            assert contents.uri == document.uri
+
+
+def test_a_uri_is_taken_as_it_stands_before_it_is_read_in_another_way(load: Load) -> None:
+    snapshot = load({"a.md": note('id: "%78"', body="As written."), "b.md": note("id: x")})
+    for uri, document_id in {
+        "knowledge://acme/note/%2578": "%78",
+        "knowledge://acme/note/%78": "x",
+        "knowledge://acme/note/x": "x",
+    }.items():
+        document = find_document(snapshot, "acme", uri)
+        assert document is not None
+        assert document.id == document_id
 
 
 @pytest.mark.row("D11")
 @pytest.mark.parametrize(
     ("count", "sizes"),
-    [(0, [0]), (1, [1]), (999, [999]), (1_000, [1_000]), (1_001, [1_000, 1])]
-    + [(2_000, [1_000, 1_000]), (2_345, [1_000, 1_000, 345])],
+    [
+        (0, [0]),
+        (1, [1]),
+        (999, [999]),
+        (1_000, [1_000]),
+        (1_001, [1_000, 1]),
+        (2_000, [1_000, 1_000]),
+        (2_345, [1_000, 1_000, 345]),
+    ],
 )
 def test_a_list_has_pages_of_a_thousand(load: Load, count: int, sizes: list[int]) -> None:
     found = pages(load(numbered(count)))

@@ -2,19 +2,24 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 
 import mcp_types as types
 import pytest
 from mcp import Client
-from mcp.shared.exceptions import MCPError
+from mcp.client.subscriptions import ListenNotSupportedError
+from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
+from mcp.shared.uri_template import UriTemplate
 from pydantic import BaseModel
 
 from okf_mcp_server import Snapshot, build_server
+from okf_mcp_server.changes import Changes
 
 Load = Callable[..., Snapshot]
 
 COMMIT = "c" * 40
 MODES = ["legacy", "auto"]
+TEMPLATE = types.ResourceTemplateReference(uri="knowledge://acme/{type}/{id}")
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("mode", MODES)]
 
@@ -23,8 +28,9 @@ def note(*lines: str, body: str = "Body.") -> str:
     return "\n".join(["---", "export: true", "type: Note", *lines, "---", body, ""])
 
 
-def connect(current: Callable[[], Snapshot], mode: str) -> Client:
-    return Client(build_server("acme", current), mode=mode, cache=None, read_timeout_seconds=30)
+def connect(current: Callable[[], Snapshot], mode: str, changes: Changes | None = None) -> Client:
+    server = build_server("acme", current, changes)
+    return Client(server, mode=mode, cache=None, read_timeout_seconds=30)
 
 
 @pytest.mark.row("T3")
@@ -36,7 +42,11 @@ async def test_a_client_learns_who_answers_and_what_it_can_do(load: Load, mode: 
         assert client.server_info.name == "okf-mcp-server"
         assert client.server_info.version
         capabilities = client.server_capabilities.model_dump(exclude_none=True)
-        assert set(capabilities) == {"resources", "tools"}
+        assert capabilities == {
+            "completions": {},
+            "resources": {"list_changed": False, "subscribe": False},
+            "tools": {"list_changed": False},
+        }
         assert client.instructions is not None
         assert "acme" in client.instructions
         assert (await client.list_tools()).tools == []
@@ -112,7 +122,11 @@ async def test_pages_continue_after_the_snapshot_was_swapped(load: Load, mode: s
 async def test_a_bad_cursor_is_invalid_params(load: Load, mode: str, cursor: str) -> None:
     snapshot = load({"a.md": note()})
     async with connect(lambda: snapshot, mode) as client:
-        for request in (client.list_resources, client.list_tools):
+        for request in (
+            client.list_resources,
+            client.list_tools,
+            client.list_resource_templates,
+        ):
             with pytest.raises(MCPError) as caught:
                 await request(cursor=cursor)
             assert (caught.value.code, caught.value.message) == (-32602, "Invalid cursor")
@@ -139,11 +153,14 @@ async def test_a_request_reads_the_current_snapshot_once(load: Load, mode: str) 
     async with connect(current, mode) as client:
         assert reads == []
         await client.list_tools()
+        await client.list_resource_templates()
         assert reads == []
         await client.list_resources()
         assert reads == ["read"]
         await client.read_resource("knowledge://acme/note/a")
         assert reads == ["read", "read"]
+        await client.complete(TEMPLATE, {"name": "id", "value": ""})
+        assert reads == ["read", "read", "read"]
 
 
 class Strict(BaseModel):
@@ -183,13 +200,90 @@ async def test_an_unexpected_error_tells_the_client_nothing(
     current: Callable[[], Snapshot], code: int, mode: str
 ) -> None:
     async with connect(current, mode) as client:
-        for request in (client.list_resources, partial(client.read_resource, "knowledge://a/b/c")):
+        for request in (
+            client.list_resources,
+            partial(client.read_resource, "knowledge://a/b/c"),
+            partial(client.complete, TEMPLATE, {"name": "id", "value": ""}),
+        ):
             with pytest.raises(MCPError) as caught:
                 await request()
             error = caught.value
             text = f"{error.message} {error.data}"
             assert ("secret" in text, "/srv" in text, error.code) == (False, False, code)
         assert (await client.list_tools()).tools == []
+
+
+class BrokenChanges(Changes):
+    """Streams that break at once."""
+
+    async def listen(self, context: object, params: object) -> NoReturn:
+        raise RuntimeError(f"secret /srv/path {context} {params}")
+
+
+async def test_an_unexpected_error_of_a_stream_tells_the_client_nothing(
+    load: Load, mode: str
+) -> None:
+    async with connect(lambda: load({}), mode, BrokenChanges("acme")) as client:
+        if mode == "legacy":
+            with pytest.raises(ListenNotSupportedError):
+                await open_stream(client)
+        else:
+            with pytest.raises(MCPError) as caught:
+                await open_stream(client)
+            error = caught.value.error
+            assert (error.code, error.message, error.data) == (
+                -32603,
+                "Internal server error",
+                None,
+            )
+        assert (await client.list_tools()).tools == []
+
+
+async def open_stream(client: Client) -> None:
+    async with client.listen(resources_list_changed=True):
+        pass
+
+
+async def test_only_clients_that_can_listen_are_told_that_they_can(load: Load, mode: str) -> None:
+    async with connect(lambda: load({}), mode, Changes("acme")) as client:
+        resources = client.server_capabilities.resources
+        can_listen = mode != "legacy"
+        assert resources == types.ResourcesCapability(list_changed=can_listen, subscribe=can_listen)
+
+
+async def test_where_nothing_changes_nobody_can_listen(load: Load, mode: str) -> None:
+    async with connect(lambda: load({}), mode) as client:
+        if mode == "legacy":
+            with pytest.raises(MCPError) as caught, pytest.warns(MCPDeprecationWarning):
+                await client.subscribe_resource("knowledge://acme/note/a")  # pyright: ignore[reportDeprecated]
+        else:
+            with pytest.raises(MCPError) as caught:
+                await open_stream(client)
+        assert caught.value.code == -32601
+
+
+async def test_a_template_is_listed_completed_and_read(load: Load, mode: str) -> None:
+    snapshot = load({"a.md": note("id: a/b c")})
+    async with connect(lambda: snapshot, mode) as client:
+        (template,) = (await client.list_resource_templates()).resource_templates
+        ref = types.ResourceTemplateReference(uri=template.uri_template)
+        (slug,) = (await client.complete(ref, {"name": "type", "value": ""})).completion.values
+        answer = await client.complete(
+            ref, {"name": "id", "value": "b"}, context_arguments={"type": slug}
+        )
+        completion = types.Completion(values=["a/b c"], total=1, has_more=False)
+        assert answer.completion == completion
+        uri = UriTemplate.parse(template.uri_template).expand({"type": slug, "id": "a/b c"})
+        (contents,) = (await client.read_resource(uri)).contents
+        assert contents.uri == "knowledge://acme/note/a%2Fb%20c"
+
+
+async def test_what_can_not_be_completed_is_invalid_params(load: Load, mode: str) -> None:
+    async with connect(lambda: load({}), mode) as client:
+        for ref, name in [(TEMPLATE, "title"), (types.PromptReference(name="x"), "id")]:
+            with pytest.raises(MCPError) as caught:
+                await client.complete(ref, {"name": name, "value": ""})
+            assert caught.value.code == -32602
 
 
 async def test_an_unexpected_error_stands_in_the_log_with_its_traceback(

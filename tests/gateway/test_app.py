@@ -4,15 +4,14 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from anyio import fail_after, to_thread
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from okf_mcp_gateway.owners import Owner
-from okf_mcp_gateway.routes.mcp import ServedOwner, mcp_routes
+from okf_mcp_gateway.routes.mcp import mcp_routes
 from okf_mcp_gateway.routes.refresh import refresh_route
 from okf_mcp_gateway.routes.status import status_route
 from okf_mcp_gateway.state import Clock
@@ -28,6 +27,10 @@ from support.in_process import (
     until,
 )
 from support.repositories import Repository
+
+if TYPE_CHECKING:
+    from okf_mcp_gateway.owners import Owner
+    from okf_mcp_gateway.routes.mcp import ServedOwner
 
 pytestmark = pytest.mark.anyio
 
@@ -216,7 +219,7 @@ def broken_mcp(clock: Clock) -> list[Route]:
     ids=["status", "refresh", "mcp"],
 )
 @pytest.mark.parametrize("host", ["gateway.example", "["])
-async def test_a_crash_says_only_a_request_id_that_the_log_knows(
+async def test_a_crash_says_only_a_request_id_that_the_log_knows(  # noqa: PLR0913, PLR0917
     routes_of: RoutesOf,
     method: str,
     path: str,

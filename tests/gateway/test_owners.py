@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -21,7 +22,7 @@ from okf_mcp_gateway.source.mirror import Mirror
 from okf_mcp_gateway.source.process import Git
 from okf_mcp_gateway.source.puller import Puller
 from okf_mcp_gateway.state import Instant, SystemClock
-from okf_mcp_server.snapshot import WHOLE_REPOSITORY
+from okf_mcp_server.snapshot import WHOLE_REPOSITORY, Snapshot
 from support.gateway_process import wait_until
 from support.git_http import Exchange, GitHttpServer, GitHttpServerFactory
 from support.repositories import Repository, RepositoryFactory
@@ -33,6 +34,13 @@ HOUR = 3600
 YEAR = 365 * 24 * HOUR
 
 T = TypeVar("T")
+
+
+Publish = Callable[[Snapshot | None, Snapshot], None]
+
+
+def no_news(_: Snapshot | None, __: Snapshot) -> None:
+    """Tell nobody of a publish."""
 
 
 class StillClock:
@@ -61,7 +69,7 @@ class House:
         self.git = Git(environ={"PATH": path}, home=home, deadline_seconds=deadline_seconds)
         self._slots = PullSlots()
 
-    def owner(
+    def owner(  # noqa: PLR0913 - what tests vary, by its name
         self,
         url: str,
         *,
@@ -71,6 +79,7 @@ class House:
         roots: tuple[str, ...] = (),
         pull_wait: float = 30.0,
         scrub: Callable[[str], str] = str,
+        on_publish: Publish = no_news,
     ) -> Owner:
         """Return an owner that doesn't run yet, as a new process would make it."""
         paths = tuple(PurePosixPath(root) for root in roots) or WHOLE_REPOSITORY
@@ -87,6 +96,7 @@ class House:
             clock=self.clock,
             scrub=scrub,
             pull_wait_seconds=pull_wait,
+            on_publish=on_publish,
         )
 
 
@@ -480,7 +490,7 @@ async def test_an_owner_without_content_retries_by_itself_and_by_refresh_at_once
 
     async with running(owner):
         await until(has_started_four_times, seconds=30)
-        pauses = [late - early for early, late in zip(starts, starts[1:], strict=False)]
+        pauses = [late - early for early, late in pairwise(starts)]
         for pause, expected in zip(pauses, (1, 2, 4), strict=True):
             assert expected - 0.1 < pause < expected * 2
         await until(lambda: owner.next_attempt_at)
@@ -568,15 +578,16 @@ async def test_the_last_contact_survives_a_restart(
 
 @pytest.mark.row("P6")
 @pytest.mark.parametrize("change", ["url", "ref"])
-@pytest.mark.parametrize("is_new_source_there", [True, False], ids=["there", "not there"])
-async def test_a_changed_url_or_ref_never_serves_the_old_content_as_the_new(
+@pytest.mark.parametrize("new_source", ["there", "not there"])
+async def test_a_changed_url_or_ref_never_serves_the_old_content_as_the_new(  # noqa: PLR0913, PLR0917
     new_house: HouseFactory,
     new_repository: RepositoryFactory,
     repository: Repository,
     server: GitHttpServer,
     change: str,
-    is_new_source_there: bool,
+    new_source: str,
 ) -> None:
+    is_new_source_there = new_source == "there"
     old_url = server.url_of(repository)
     first = new_house().owner(old_url)
     async with running(first):
@@ -713,7 +724,7 @@ async def test_five_slow_hosts_that_fill_their_slots_delay_only_their_own(
 async def test_an_error_that_nobody_expected_ends_one_turn_and_no_task(
     house: House, repository: Repository, new_repository: RepositoryFactory
 ) -> None:
-    def fail(text: str) -> str:
+    def fail(_: str) -> str:
         raise ZeroDivisionError("a fault of ours")
 
     other = new_repository("other")
@@ -1041,3 +1052,65 @@ def hanging_git(folder: Path, command: str) -> Path:
     )
     program.chmod(0o755)
     return program.parent
+
+
+# News of a publish
+
+
+@pytest.mark.row("P5")
+async def test_who_listens_is_told_of_each_publish_once_it_is_served(
+    house: House, repository: Repository
+) -> None:
+    told: list[tuple[str | None, str | None, bool]] = []
+
+    def tell(before: Snapshot | None, after: Snapshot) -> None:
+        told.append((before and before.commit, after.commit, owner.current() is after))
+
+    owner = house.owner(repository.url, on_publish=tell)
+    first = repository.head
+    async with running(owner):
+        await start(owner)
+        assert await owner.refresh() is None
+        assert told == [(None, first, True)]
+        second = repository.publish_document("Two.")
+        assert await owner.refresh() is None
+        repository.take_away()
+        assert await owner.refresh() is not None
+        repository.bring_back()
+        assert await owner.refresh() is None
+    assert told == [(None, first, True), (first, second, True)]
+
+
+@pytest.mark.row("P1")
+async def test_a_cached_copy_is_told_as_a_publish_and_then_what_was_pulled(
+    new_house: HouseFactory, repository: Repository
+) -> None:
+    owner = new_house().owner(repository.url)
+    async with running(owner):
+        await start(owner)
+    first, second = repository.head, repository.publish_document("Two.")
+    told: list[tuple[str | None, str | None]] = []
+    owner = new_house().owner(
+        repository.url,
+        on_publish=lambda before, after: told.append((before and before.commit, after.commit)),
+    )
+    async with running(owner):
+        await start(owner)
+    assert told == [(None, first), (first, second)]
+
+
+@pytest.mark.row("P4")
+async def test_news_that_can_not_be_told_fail_no_pull(
+    house: House, repository: Repository, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Snapshot | None, __: Snapshot) -> None:
+        raise RuntimeError("nobody there")
+
+    owner = house.owner(repository.url, on_publish=fail)
+    async with running(owner):
+        await start(owner)
+        repository.publish_document("Two.")
+        assert await owner.refresh() is None
+        assert body(owner) == "Two."
+    messages = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert messages == ["Publish not told: owner=acme"] * 2

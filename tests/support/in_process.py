@@ -115,21 +115,14 @@ async def running(
     `prepare` may change the application before it starts. An exception that the server would log
     comes out of the client unless `is_crash_expected`.
     """
-    os.makedirs(folder, exist_ok=True)
-    (folder / "servers.yaml").write_text(servers)
-    environ = {
-        "PATH": os.environ["PATH"],
-        "OKF_GATEWAY_TOKEN": NORTH_TOKEN,
-        "OKF_GATEWAY_CACHE_DIR": str(folder / "cache"),
-        **(environment or {}),
-    }
-    environ = {name: value for name, value in environ.items() if value}
+    environ = _environment(folder, environment or {})
+    _write_registry(folder, servers)
     configuration = load_configuration(environ, folder)
     settings, clock = configuration.settings, ManualClock()
     scrubber = Scrubber(configuration.secrets, cache_dir=settings.cache_dir)
     with fail_after(DEADLINE_SECONDS), hold_cache(settings.cache_dir) as home:
         git = Git(environ=environ, home=home, deadline_seconds=settings.git_timeout_seconds)
-        app = build_app(configuration, git=git, scrubber=scrubber, clock=clock)
+        app = build_app(configuration, git=git, scrubber=scrubber, clock=clock).app
         if prepare:
             prepare(app, clock)
         transport = httpx2.ASGITransport(app=app, raise_app_exceptions=not is_crash_expected)
@@ -140,6 +133,21 @@ async def running(
             ) as client,
         ):
             yield InProcess(app, client, git, clock, folder)
+
+
+def _environment(folder: Path, changes: Mapping[str, str]) -> dict[str, str]:
+    environ = {
+        "PATH": os.environ["PATH"],
+        "OKF_GATEWAY_TOKEN": NORTH_TOKEN,
+        "OKF_GATEWAY_CACHE_DIR": str(folder / "cache"),
+        **changes,
+    }
+    return {name: value for name, value in environ.items() if value}
+
+
+def _write_registry(folder: Path, servers: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "servers.yaml").write_text(servers)
 
 
 async def until(ask: Callable[[], Awaitable[T]]) -> T:

@@ -16,7 +16,16 @@ from okf_mcp_gateway.owners import Owner
 from okf_mcp_gateway.routes.rendering import error_response
 from okf_mcp_gateway.state import Clock
 
-CONTENT_FREE_METHODS: Final = frozenset({"initialize", "ping", "server/discover", "tools/list"})
+CONTENT_FREE_METHODS: Final = frozenset(
+    {
+        "initialize",
+        "ping",
+        "resources/templates/list",
+        "server/discover",
+        "subscriptions/listen",
+        "tools/list",
+    }
+)
 """What is answered while an owner's first pull is under way."""
 
 _LOADING_RETRY_SECONDS: Final = 1
@@ -103,7 +112,7 @@ class _Body:
         content = await self._read()
         if not isinstance(content, dict) or not {"id", "method"} <= content.keys():
             return False
-        method = cast(dict[str, object], content)["method"]
+        method = cast("dict[str, object]", content)["method"]
         return not isinstance(method, str) or method not in CONTENT_FREE_METHODS
 
     async def _read(self) -> object:
@@ -156,4 +165,6 @@ class _ErrorsAsJson:
 
 def _is_plain_error(start: Message) -> bool:
     types = [value for name, value in start["headers"] if name == b"content-type"]
-    return start["status"] >= 400 and not any(b"json" in value for value in types)
+    return start["status"] >= HTTPStatus.BAD_REQUEST and not any(
+        b"json" in value for value in types
+    )

@@ -12,6 +12,7 @@ from anyio import Event, create_task_group, current_time, fail_after, to_thread
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from okf_mcp_gateway.routes.mcp import CONTENT_FREE_METHODS
 from support.git_http import GitHttpServer, GitHttpServerFactory
 from support.in_process import (
     LEGACY,
@@ -35,6 +36,10 @@ AT_ONCE_SECONDS = 20.0
 MAX_BODY_BYTES = 4 * 1024 * 1024
 URI = "knowledge://acme/note/a"
 READ = {"uri": URI}
+COMPLETE = {
+    "ref": {"type": "ref/resource", "uri": "knowledge://acme/{type}/{id}"},
+    "argument": {"name": "id", "value": ""},
+}
 LOADING = {"error": "acme has nothing to serve: it is loading, see /status"}
 FAILED = {"error": "acme has nothing to serve: it is failed, see /status"}
 ERAS: list[Era] = [MODERN, LEGACY]
@@ -156,7 +161,9 @@ async def test_the_sdks_own_client_lists_and_reads(
         ("initialize", LEGACY),
         ("ping", LEGACY),
         ("tools/list", LEGACY),
+        ("resources/templates/list", LEGACY),
         ("tools/list", MODERN),
+        ("resources/templates/list", MODERN),
         ("server/discover", MODERN),
     ],
 )
@@ -168,6 +175,30 @@ async def test_while_loading_what_needs_no_content_is_answered_at_once(
             answer = await gateway.mcp("acme", method, era=era)
         assert answer.status_code == 200
         assert "result" in answer.json()
+
+
+@pytest.mark.row("H2")
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+async def test_no_legacy_client_is_told_that_it_can_listen(
+    version: str, server: GitHttpServer, tmp_path: Path
+) -> None:
+    async with loading(tmp_path, server) as gateway:
+        content = mcp_message("initialize").replace(LEGACY.encode(), version.encode())
+        answer = await gateway.client.post(
+            "/acme/mcp", content=content, headers=mcp_headers("initialize")
+        )
+        capabilities = answer.json()["result"]["capabilities"]
+        assert capabilities["resources"] == {"subscribe": False, "listChanged": False}
+        assert capabilities["tools"] == {"listChanged": False}
+        listen = {"notifications": {"resourcesListChanged": True}}
+        for method, params in [("subscriptions/listen", listen), ("resources/subscribe", READ)]:
+            headers = {**mcp_headers(method, era=LEGACY), "MCP-Protocol-Version": version}
+            server.release()
+            await gateway.wait_for_state("acme", "serving")
+            answer = await gateway.client.post(
+                "/acme/mcp", content=mcp_message(method, params, era=LEGACY), headers=headers
+            )
+            assert answer.json()["error"]["code"] == -32601
 
 
 @pytest.mark.row("H2")
@@ -192,7 +223,10 @@ async def test_while_loading_a_notification_is_accepted_at_once(
 
 @pytest.mark.row("H2", "P2", "H8")
 @pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize(("method", "params"), [("resources/list", None), ("resources/read", READ)])
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [("resources/list", None), ("resources/read", READ), ("completion/complete", COMPLETE)],
+)
 async def test_while_loading_content_is_waited_for_and_then_unavailable(
     method: str, params: Any, era: Era, server: GitHttpServer, tmp_path: Path
 ) -> None:
@@ -259,7 +293,7 @@ async def test_when_the_pull_fails_meanwhile_those_who_wait_are_told_so(
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(
     "method",
-    ["initialize", "ping", "server/discover", "tools/list", "resources/list", "resources/read"],
+    [*CONTENT_FREE_METHODS, "resources/list", "resources/read", "completion/complete"],
 )
 async def test_failed_is_unavailable_at_once_for_everything(
     method: str, era: Era, tmp_path: Path
@@ -399,15 +433,15 @@ async def test_while_loading_a_method_that_is_no_text_is_no_crash(
 
 
 @pytest.mark.row("H2")
-@pytest.mark.parametrize("is_chunked", [False, True], ids=["with a length", "in chunks"])
+@pytest.mark.parametrize("sent", ["with a length", "in chunks"])
 @pytest.mark.parametrize("kind", ["junk", "a request"])
 @pytest.mark.parametrize("state", ["loading", "serving"])
 async def test_a_body_over_4_mib_is_413_at_once(
-    state: str, kind: str, is_chunked: bool, server: GitHttpServer, tmp_path: Path
+    state: str, kind: str, sent: str, server: GitHttpServer, tmp_path: Path
 ) -> None:
     request = mcp_message("resources/list") if kind == "a request" else b""
     content = request + b" " * (MAX_BODY_BYTES + 1 - len(request))
-    body = in_pieces(content, len(content)) if is_chunked else content
+    body = in_pieces(content, len(content)) if sent == "in chunks" else content
     async with loading(tmp_path, server) as gateway:
         if state == "serving":
             server.release()
