@@ -58,11 +58,16 @@ def choose_scope(
     the log. Raises `RootsError` for a folder that isn't there, a bare repository, or a root that
     leaves the repository, and `OwnerError` for a name that no URI can hold.
     """
+    name = "the working directory" if folder == Path() else folder
+    try:
+        folder = folder.resolve(strict=True)
+    except OSError as error:
+        raise RootsError(f"{name} can't be read: {error.strerror}") from None
     if not folder.is_dir():
-        raise RootsError(f"{folder} is not a folder that can be read")
+        raise RootsError(f"{name} is not a folder")
     top = find_top(folder)
     if top is None:
-        log.warning("No git repository found: folder=%s", folder.resolve().name)
+        log.warning("No git repository found: folder=%s", folder.name)
     return Scope(
         top=top or folder,
         owner=choose_owner(owner, environ, top, folder),

@@ -8,6 +8,7 @@ _PCHAR: Final = "-._~!$&'()*+,;=:@"
 """What RFC 3986 allows in a path segment as it is, beyond letters and digits."""
 
 _URI: Final = re.compile(r"(?i:knowledge)://([^/?#]*)/([^/?#]*)/([^/?#]*)")
+_OWNER: Final = re.compile(r"(?i:knowledge)://([^/?#]*)")
 _BAD_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
@@ -31,8 +32,13 @@ def normal_uri(owner: str, uri: str) -> str | None:
     if found is None or _BAD_PERCENT.search(uri):
         return None
     try:
-        named, type_slug, document_id = (unquote(part, errors="strict") for part in found.groups())
-        is_ours = named.casefold() == owner.casefold()
-        return document_uri(owner, type_slug, document_id) if is_ours else None
+        _, type_slug, document_id = (unquote(part, errors="strict") for part in found.groups())
+        return document_uri(owner, type_slug, document_id) if names_owner(owner, uri) else None
     except UnicodeError:  # not UTF-8, or half a character
         return None
+
+
+def names_owner(owner: str, uri: str) -> bool:
+    """Say whether a URI is, or would be if it were whole, one of this owner's documents."""
+    found = _OWNER.match(uri)
+    return found is not None and unquote(found[1]).casefold() == owner.casefold()

@@ -6,14 +6,16 @@ would make of it. Input is hostile until it has passed `compose_mapping`, which 
 size, refuses custom tags and refuses keys that stand twice (D3).
 """
 
-from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import yaml
 from yaml.reader import ReaderError
 
 from okf_mcp_server.errors import OkfError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 Text: TypeAlias = "str | Sequence[Text] | Mapping[str, Text]"
 """What leaves this module: text, and lists and mappings of text."""
@@ -31,7 +33,8 @@ _MERGE: Final = _TAG + "merge"
 _KNOWN_TAGS: Final = frozenset(
     _TAG + name
     for name in (
-        "binary bool float int map merge null omap pairs seq set str timestamp value".split()
+        *("binary", "bool", "float", "int", "map", "merge", "null"),
+        *("omap", "pairs", "seq", "set", "str", "timestamp", "value"),
     )
 )
 _TRUE: Final = frozenset({"true", "yes", "on"})
@@ -192,7 +195,7 @@ def _restore(node: yaml.Node) -> None:
     elif isinstance(node, yaml.SequenceNode):
         for child in node.value:
             _restore(child)
-    elif isinstance(node, yaml.MappingNode):
+    else:
         for key, value in node.value:
             _restore(key)
             _restore(value)

@@ -21,6 +21,7 @@ from mcp import Client
 from okf_mcp_server import Document, Snapshot, build_server, load_docs
 from okf_mcp_server.roots import DEFAULT_ROOTS, choose_owner, find_top
 from okf_mcp_server.tree import WorkingTree
+from support.measuring import measured
 from support.repositories import git
 
 CASES = Path(__file__).parents[1] / "fixtures" / "cases" / "frontmatter"
@@ -37,7 +38,10 @@ DIAGNOSTICS: Mapping[str, set[tuple[str, str]]] = {
     },
     "04-broken-yaml": {
         ("unreadable", f"design/{name}.md")
-        for name in "apostrophe at backtick colon merge-conflict tab template unclosed-list".split()
+        for name in (
+            *("apostrophe", "at", "backtick", "colon"),
+            *("merge-conflict", "tab", "template", "unclosed-list"),
+        )
     },
     "05-gate": {
         ("unreadable", "design/dup-key.md"),
@@ -221,10 +225,11 @@ def test_the_server_of_a_case_writes_the_protocol_only_to_stdout(
     ended = subprocess.run(
         [sys.executable, "-m", "okf_mcp_server"],
         cwd=work_trees[case],
-        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
+        env={**measured(), "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
         input=f"{json.dumps(request)}\n{json.dumps(listing)}\n".encode(),
         capture_output=True,
         timeout=DEADLINE_SECONDS,
+        check=False,
     )
 
     answers = [json.loads(line) for line in ended.stdout.splitlines()]

@@ -88,9 +88,7 @@ def test_files_that_can_not_be_served_are_diagnostics_and_all_others_are_served(
             "unreadable", "warning", "large.md", 1, "4194305 bytes; a document has 4 MiB at most"
         ),
         Diagnostic("unreadable", "warning", "latin1.md", 2, "not UTF-8; save the file as UTF-8"),
-        Diagnostic(
-            "unreadable", "warning", "locked.md", 1, "can't be read: Permission denied"
-        ),
+        Diagnostic("unreadable", "warning", "locked.md", 1, "can't be read: Permission denied"),
         Diagnostic("unreadable", "warning", "surrogate.md", 1, "not UTF-8; save the file as UTF-8"),
         Diagnostic(
             "missing-type",

@@ -301,5 +301,21 @@ def test_a_bare_repository_is_one_sentence_and_status_1(repository: Repository) 
 
 @pytest.mark.row("T1")
 def test_a_base_dir_that_is_no_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RootsError, match="nowhere is not a folder that can be read"):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RootsError, match="nowhere can't be read: No such file or directory$"):
         run(base_dir=tmp_path / "nowhere")
+    with pytest.raises(RootsError, match="file is not a folder$"):
+        run(base_dir=tmp_path / "file")
+
+
+@pytest.mark.row("T1")
+def test_a_working_directory_that_was_deleted_is_one_sentence_and_status_1(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    script = (
+        f"import os; os.chdir({str(tmp_path / 'gone')!r}); os.rmdir({str(tmp_path / 'gone')!r})\n"
+        "from okf_mcp_server.stdio import main\nmain()"
+    )
+    ended = serve(tmp_path, script=script)
+    sentence = "the working directory can't be read: No such file or directory"
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.splitlines() == [f"okf-mcp-server: {sentence}"]
