@@ -3,31 +3,38 @@ PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check format lock clean
+.PHONY: help demo test check conformance clients format lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.runtime ## Serve the sample owner on this machine
 	@$(BIN)/okf-mcp-gateway demo
 
-test: $(VENV)/.dev ## Run every test
-	@$(BIN)/pytest
+test: $(VENV)/.dev ## Run every test, and measure what they run
+	@$(BIN)/pytest --cov
 
-check: $(VENV)/.dev ## Check style and types
+check: $(VENV)/.dev ## Check style, types and who imports whom
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/pyright
+	@$(BIN)/lint-imports --no-logo
+
+conformance: $(VENV)/.dev ## Run the official MCP suite (needs npm)
+	@$(BIN)/pytest -m npm tests/conformance
+
+clients: $(VENV)/.dev ## Run real MCP clients (needs npm)
+	@$(BIN)/pytest -m npm tests/clients
 
 format: $(VENV)/.dev ## Format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-lock: ## Pin the runtime dependencies anew (needs uv)
-	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
+lock: $(VENV)/.dev ## Pin the runtime dependencies anew
+	@$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
 
 clean: ## Remove the environment and what the tools left
-	rm -rf $(VENV) .pytest_cache .ruff_cache dist build
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .coverage* dist build
 
 # The first of PYTHON that runs, is new enough and can make virtual environments.
 $(VENV)/.created:

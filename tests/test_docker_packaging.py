@@ -674,6 +674,7 @@ def finish(
         user=uid,
         group=uid,
         extra_groups=None if uid is None else [],
+        check=False,
     )
 
 
@@ -726,11 +727,9 @@ def free_port() -> int:
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
     key, certificate = folder / "host.key", folder / "host.pem"
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-    run(
-        [*command.split(), "-addext", "subjectAltName=DNS:localhost"]
-        + ["-keyout", str(key), "-out", str(certificate)]
-    )
+    request = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost"]
+    run([*request.split(), *names, "-keyout", str(key), "-out", str(certificate)])
     return key, certificate
 
 
@@ -756,5 +755,5 @@ class HttpsServer:
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         pass

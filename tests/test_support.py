@@ -434,13 +434,10 @@ def test_a_fault_of_the_host_itself_comes_out(published: Repository, tmp_path: P
     def fail(_: Exchange) -> bool:
         raise ZeroDivisionError
 
-    with (
-        pytest.raises(ExceptionGroup) as caught,
-        GitHttpServer(published.bare.parent) as server,
-    ):
-        server.refuse(500, when=fail)
-        with pytest.raises(GitError):
-            listed_refs(server.url_of(published), tmp_path)
+    server = GitHttpServer(published.bare.parent)
+    server.refuse(500, when=fail)
+    with pytest.raises(ExceptionGroup) as caught, server, pytest.raises(GitError):
+        listed_refs(server.url_of(published), tmp_path)
     assert caught.group_contains(ZeroDivisionError)
 
 
@@ -597,7 +594,7 @@ async def served_mcp(seen: list[tuple[bytes, bytes]]) -> AsyncGenerator[str]:
         seen.extend(scope["headers"])
         await manager.handle_request(scope, receive, send)
 
-    http = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="warning"))
+    http = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
     # Who connects before the server has started waits in the backlog.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with manager.run(), anyio.create_task_group() as tasks:
@@ -742,6 +739,18 @@ def test_a_part_of_the_tests_is_not_held_against_the_reference(
     result = run(project, PROVING.replace(', "D2"', ""), *arguments)
     assert result.ret == pytest.ExitCode.OK
     result.stdout.no_fnmatch_line("*rows of the contract*")
+
+
+def test_a_plain_run_leaves_out_what_is_from_npm_and_is_a_full_run(
+    project: pytest.Pytester,
+) -> None:
+    ini = "[pytest]\ntestpaths = checks\naddopts = -m 'not npm'\nmarkers =\n  npm\n  row"
+    project.makeini(ini)
+    of_npm = "@pytest.mark.npm\ndef test_three(): raise AssertionError\n"
+    assert run(project, PROVING + of_npm).ret == pytest.ExitCode.OK
+    result = run(project, PROVING.replace(', "D2"', "") + of_npm)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["D2: no test claims it"])
 
 
 def test_an_absent_reference_is_told_and_tolerated(project: pytest.Pytester) -> None:

@@ -2,6 +2,7 @@
 
 import hmac
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -85,7 +86,7 @@ class _Cors(CORSMiddleware):
 
     def preflight_response(self, request_headers: Headers) -> Response:
         response = super().preflight_response(request_headers)
-        if response.status_code == 200:
+        if response.status_code == HTTPStatus.OK:
             return response
         headers = {name: value for name, value in response.headers.items() if name[:7] != "content"}
         return error_response(response.status_code, bytes(response.body).decode(), headers)

@@ -4,7 +4,6 @@ The environment is handed in by `__main__`. Whatever is wrong is found in one go
 `ConfigError`; neither the port nor the cache is touched.
 """
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -75,11 +74,7 @@ def load_configuration(
     """
     environment = Environment(environ, working_directory, clock)
     settings = _settings(environment)
-    reader = RegistryReader(
-        settings.servers_path,
-        secret=environment.secret,
-        git_path=environ.get("PATH", os.defpath),
-    )
+    reader = RegistryReader(settings.servers_path, secret=environment.secret)
     registry = reader.read()
     environment.learn_secrets("OKF_GIT_TOKEN_")  # no fault may repeat one
     environment.refuse_unknown()

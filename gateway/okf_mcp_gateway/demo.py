@@ -64,7 +64,7 @@ def print_demo(address: str, *, token: str) -> None:
     authorised = f"curl -sS -H {shlex.quote(header)}"
     status = shlex.quote(f"{address}/status?artifacts=true")
     refresh = f"{address}/{OWNER}/refresh"
-    print(
+    print(  # noqa: T201 - what was asked for
         "The gateway serves its sample owner. Ctrl-C stops it.",
         f"URL:    {url}\nToken:  {token}",
         f"For an MCP client, as .mcp.json:\n\n{snippet}",

@@ -20,6 +20,7 @@ OUR_PREFIX: Final = "OKF_GATEWAY_"
 
 _Choice = TypeVar("_Choice", bound=str)
 
+_MAX_PORT: Final = 65_535
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _SECONDS: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._:\[\]-]+")
@@ -75,6 +76,7 @@ class Environment:
             self.faults.append(f"environment: PATH leads to no {name}; install {name}.")
 
     def path(self, name: str, default: Path) -> Path:
+        """Return the path in `name`, taken from the working directory unless it is absolute."""
         path = self.get(name)
         if path and has_control_characters(path):
             self._refuse(name, "a path without control characters")
@@ -82,19 +84,22 @@ class Environment:
         return self._working_directory / (path or default)
 
     def host(self, name: str, default: str) -> str:
+        """Return the host name or address in `name`; nobody is asked whether it exists."""
         host = self.get(name) or default
         if has_control_characters(host) or re.search(r"\s|/", host):
             self._refuse(name, "a host name or an address to listen on, such as 127.0.0.1 or ::")
         return host
 
     def port(self, name: str, default: int) -> int:
+        """Return the port in `name`; 0 stands for any free one."""
         text = self.get(name) or str(default)
-        if _PORT.fullmatch(text) and int(text) <= 65_535:
+        if _PORT.fullmatch(text) and int(text) <= _MAX_PORT:
             return int(text)
         self._refuse(name, "a whole number from 0 (any free port) to 65535")
         return default
 
     def seconds(self, name: str, default: float, *, low: float, high: float) -> float:
+        """Return the seconds in `name`, from `low` to `high`, both included."""
         text = self.get(name) or str(default)
         if _SECONDS.fullmatch(text) and low <= float(text) <= high:
             return float(text)
@@ -102,6 +107,7 @@ class Environment:
         return default
 
     def choice(self, name: str, default: _Choice, choices: tuple[_Choice, ...]) -> _Choice:
+        """Return the one of `choices`, all in lower case, that stands in `name` in any case."""
         text = (self.get(name) or default).lower()
         for choice in choices:
             if choice == text:
@@ -110,6 +116,7 @@ class Environment:
         return default
 
     def origins(self, name: str) -> tuple[str, ...]:
+        """Return the origins in `name`, in lower case and each once; none if it is not set."""
         parts = (part.strip() for part in (self.get(name) or "").lower().split(","))
         origins = tuple(dict.fromkeys(part for part in parts if part))
         if not all(_ORIGIN.fullmatch(origin) for origin in origins):

@@ -6,15 +6,14 @@ It is the allowlist: nothing is served, and no host gets a token, that it doesn'
 
 import ipaddress
 import math
-import os
 import re
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 from urllib.parse import unquote
 
+from okf_mcp_gateway.branch_name import is_branch_name
 from okf_mcp_gateway.scrub import Secret, has_control_characters
 from okf_mcp_server.snapshot import WHOLE_REPOSITORY
 
@@ -26,7 +25,7 @@ DEFAULT_TOKEN_USER: Final = "x-access-token"  # noqa: S105 - the name of a user
 RESERVED_NAMES: Final = frozenset({"healthz", "readyz", "status", "config", "metrics", "mcp"})
 """Routes of the gateway's own, which no owner may hide."""
 
-_GIT_SECONDS: Final = 10
+_MAX_PORT: Final = 65_535
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 _OWNER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _COMMIT_ID: Final = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
@@ -91,23 +90,9 @@ class Registry:
     """By `CredentialRef.host`."""
 
 
-def is_branch_name(ref: str, *, git_path: str) -> bool:
-    """Say whether git itself takes `ref` for a branch's name (G3).
-
-    git gets no environment but ours and no repository, in which it would expand `@{-1}` to a branch
-    and so accept it. Raises `OSError` or `TimeoutExpired` if git can't be run.
-    """
-    if ref.startswith("-") or has_control_characters(ref):
-        return False
-    answer = subprocess.run(  # noqa: S603 - no shell, and the ref can't be taken for an option
-        ["git", "check-ref-format", "--branch", ref.encode()],  # noqa: S607 - the operator's PATH finds git
-        env={"PATH": git_path, "LC_ALL": "C", "GIT_DIR": os.devnull},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=_GIT_SECONDS,
-        check=False,
-    )
-    return answer.returncode == 0
+def is_ref(text: str) -> bool:
+    """Say whether git takes `text` for a branch's name, and a line of a log can show it (G3)."""
+    return is_branch_name(text) and not has_control_characters(text)
 
 
 def is_owner_name(name: str) -> bool:
@@ -184,4 +169,4 @@ def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
 
 
 def _is_port(text: str | None) -> bool:
-    return text is None or 1 <= int(text) <= 65_535
+    return text is None or 1 <= int(text) <= _MAX_PORT

@@ -1,10 +1,8 @@
 """`servers.yaml` -> `Registry`, or a sentence for everything in it that is not allowed (G3)."""
 
 import re
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Final
@@ -22,9 +20,9 @@ from okf_mcp_gateway.registry import (
     Registry,
     canonical_host,
     credential_for,
-    is_branch_name,
     is_cleartext,
     is_owner_name,
+    is_ref,
     is_root,
     is_source_url,
 )
@@ -70,6 +68,9 @@ _URL: Final = _Rule(
     "https:// or http:// with a host, or file:// with an absolute path; no user information"
     " (credentials are for that), no query, fragment, blanks or control characters; no SSH",
 )
+_REF: Final = _Rule(
+    is_ref, "what `git check-ref-format --branch` accepts: a branch, a tag or a full commit id"
+)
 _ROOT: Final = _Rule(
     is_root, "relative paths inside the repository, with / and without any .. in them"
 )
@@ -85,16 +86,11 @@ _TOKEN_USER: Final = _Rule(
 class RegistryReader:
     """Reads one registry file and collects all that is wrong with it, as sentences."""
 
-    def __init__(self, path: Path, *, secret: Callable[[str], Secret], git_path: str) -> None:
-        """Take the file, what finds the secret of a variable's name, and the `PATH` of git."""
+    def __init__(self, path: Path, *, secret: Callable[[str], Secret]) -> None:
+        """Take the file, and what finds the secret of a variable's name."""
         self._faults: list[tuple[int, str]] = []
         self._path = path
         self._secret = secret
-        self._git_path = git_path
-        self._ref = _Rule(
-            cache(self._is_ref),
-            "what `git check-ref-format --branch` accepts: a branch, a tag or a full commit id",
-        )
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -132,7 +128,7 @@ class RegistryReader:
     def _defaults(self, entry: _Entry | None) -> Defaults:
         fields = self._mapping(entry, ("ref", "ttl"))
         return Defaults(
-            ref=self._text(fields.get("ref"), self._ref, Defaults().ref),
+            ref=self._text(fields.get("ref"), _REF, Defaults().ref),
             ttl_seconds=self._ttl(fields.get("ttl"), Defaults().ttl_seconds),
         )
 
@@ -189,7 +185,7 @@ class RegistryReader:
         return OwnerConfig(
             name=name,
             url=url,
-            ref=self._text(fields.get("ref"), self._ref, defaults.ref),
+            ref=self._text(fields.get("ref"), _REF, defaults.ref),
             ttl_seconds=self._ttl(fields.get("ttl"), defaults.ttl_seconds),
             roots=self._roots(fields.get("roots")),
             credential=credential,
@@ -255,16 +251,6 @@ class RegistryReader:
             for node in entry.node.value
         ]
         return tuple(dict.fromkeys(PurePosixPath(text) for text in texts))
-
-    def _is_ref(self, ref: str) -> bool:
-        try:
-            return is_branch_name(ref, git_path=self._git_path)
-        except FileNotFoundError:
-            return True  # no git at all: a fault of the environment, which is found there
-        except (OSError, subprocess.TimeoutExpired) as error:
-            fault = f"git can't be run to check refs ({error}); allowed: git on PATH."
-            self._faults.append((0, fault))
-            return True  # the ref is not to blame
 
     def _refuse(self, entry: _Entry, problem: str, allowed: str) -> None:
         key = f"{entry.key} " if entry.key else "the file "

@@ -133,7 +133,7 @@ class ScrubbingFormatter(logging.Formatter):
         """Return the scrubbed line; a record that can't be formatted says where it came from."""
         try:
             line = self._formatter.format(record)
-        except Exception as error:  # logging would print the record's raw arguments to stderr
+        except Exception as error:  # noqa: BLE001 - logging would print its raw arguments to stderr
             line = f"log record lost logger={record.name} line={record.lineno} error={error!r}"
         return self._scrubber.scrub(line)
 

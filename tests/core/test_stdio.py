@@ -241,10 +241,10 @@ def test_five_thousand_documents_are_served(tmp_path: Path) -> None:
 def test_the_version_and_the_help_are_told_without_the_sdk(tmp_path: Path) -> None:
     for flag in ("--version", "--help"):
         script = (
-            "import sys; sys.argv[1:] = [{flag!r}]\n"
+            f"import sys; sys.argv[1:] = [{flag!r}]\n"
             "import atexit; atexit.register(lambda: print('mcp' in sys.modules))\n"
             "from okf_mcp_server.stdio import main\nmain()"
-        ).format(flag=flag)
+        )
         ended = serve(tmp_path, script=script)
         assert (ended.returncode, ended.stderr) == (0, "")
         assert ended.stdout.splitlines()[-1] == "False"
@@ -293,18 +293,18 @@ def test_what_can_not_be_served_is_one_sentence_and_status_1(
 def test_a_bare_repository_is_one_sentence_and_status_1(repository: Repository) -> None:
     ended = serve(repository.bare)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.splitlines() == [
+    assert ended.stderr == (
         f"okf-mcp-server: {repository.bare.name} is a bare git repository, which has no files to "
-        "read; clone it, and run this in the clone"
-    ]
+        "read; clone it, and run this in the clone\n"
+    )
 
 
 @pytest.mark.row("T1")
 def test_a_base_dir_that_is_no_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RootsError, match="nowhere can't be read: No such file or directory$"):
+    with pytest.raises(RootsError, match=r"nowhere can't be read: No such file or directory$"):
         run(base_dir=tmp_path / "nowhere")
-    with pytest.raises(RootsError, match="file is not a folder$"):
+    with pytest.raises(RootsError, match=r"file is not a folder$"):
         run(base_dir=tmp_path / "file")
 
 

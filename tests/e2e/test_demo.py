@@ -16,6 +16,7 @@ import pytest
 
 from support.clients import Mode, mcp_client
 from support.gateway_process import find_free_port, wait_until
+from support.measuring import measured
 from support.repositories import git
 
 START_SECONDS = 30
@@ -34,12 +35,14 @@ class Printed:
 
 
 @contextmanager
-def demo(home: Path, port: int | None = None) -> Generator[Printed]:
+def demo(home: Path, port: int | None = None, **variables: str) -> Generator[Printed]:
     """Run the demo until the block ends, and yield what it printed."""
     environment = {
+        **measured(),
         "PATH": os.environ["PATH"],
         "HOME": str(home),
         "OKF_GATEWAY_PORT": str(port or find_free_port()),
+        **variables,
     }
     output = home / "demo.stdout"
     with output.open("wb") as stdout:
@@ -145,9 +148,17 @@ def test_a_second_start_keeps_the_token_and_what_was_pushed(tmp_path: Path) -> N
 
 
 @pytest.mark.row("G1")
+def test_a_token_that_stands_in_a_file_is_the_demos_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("of-my-own\n")
+    with demo(tmp_path, OKF_GATEWAY_TOKEN_FILE=str(tmp_path / "token")) as printed:
+        assert printed.token == "of-my-own"
+        assert _run_curl(printed.refresh)[0] == 200
+
+
+@pytest.mark.row("G1")
 @pytest.mark.parametrize("trouble", ["no git", "a file in the cache's place"])
 def test_a_demo_that_can_not_be_set_up_is_a_sentence(tmp_path: Path, trouble: str) -> None:
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    environment = {**measured(), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     if trouble == "no git":
         environment["PATH"] = str(tmp_path)
     else:

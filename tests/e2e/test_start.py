@@ -222,7 +222,7 @@ def test_two_that_start_at_once_on_one_port_are_one_gateway_and_one_sentence(
 
 
 @pytest.mark.row("G1")
-@pytest.mark.parametrize("host", ["203.0.113.1", "a..b"])
+@pytest.mark.parametrize("host", ["203.0.113.1", "a..b", "no-such-host.invalid"])
 def test_a_host_that_is_not_this_machine_is_a_sentence(host: str, tmp_path: Path) -> None:
     process = prepared(tmp_path, environment={"OKF_GATEWAY_HOST": host})
     assert process.run() == 1
@@ -248,6 +248,16 @@ def test_a_cache_that_cannot_be_written_is_a_sentence(path: str, tmp_path: Path)
     assert process.run() == 1
     [sentence] = sentences(process)
     assert sentence.startswith(f"the cache directory {tmp_path / path} can't be written: ")
+
+
+@pytest.mark.row("G1")
+def test_a_working_directory_that_is_gone_is_a_sentence(tmp_path: Path) -> None:
+    process = prepared(tmp_path)
+    script = Path(sys.executable).with_name("okf-mcp-gateway")
+    process.command = ("sh", "-c", f"mkdir gone && cd gone && rmdir ../gone && exec {script}")
+    assert process.run() == 1
+    [sentence] = sentences(process)
+    assert sentence == "the working directory can't be used: No such file or directory"
 
 
 @pytest.mark.row("G1")

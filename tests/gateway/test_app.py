@@ -219,7 +219,7 @@ def broken_mcp(clock: Clock) -> list[Route]:
     ids=["status", "refresh", "mcp"],
 )
 @pytest.mark.parametrize("host", ["gateway.example", "["])
-async def test_a_crash_says_only_a_request_id_that_the_log_knows(  # noqa: PLR0913, PLR0917
+async def test_a_crash_says_only_a_request_id_that_the_log_knows(
     routes_of: RoutesOf,
     method: str,
     path: str,

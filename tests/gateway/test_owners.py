@@ -69,7 +69,7 @@ class House:
         self.git = Git(environ={"PATH": path}, home=home, deadline_seconds=deadline_seconds)
         self._slots = PullSlots()
 
-    def owner(  # noqa: PLR0913 - what tests vary, by its name
+    def owner(
         self,
         url: str,
         *,
@@ -579,7 +579,7 @@ async def test_the_last_contact_survives_a_restart(
 @pytest.mark.row("P6")
 @pytest.mark.parametrize("change", ["url", "ref"])
 @pytest.mark.parametrize("new_source", ["there", "not there"])
-async def test_a_changed_url_or_ref_never_serves_the_old_content_as_the_new(  # noqa: PLR0913, PLR0917
+async def test_a_changed_url_or_ref_never_serves_the_old_content_as_the_new(
     new_house: HouseFactory,
     new_repository: RepositoryFactory,
     repository: Repository,

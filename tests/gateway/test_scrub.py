@@ -332,10 +332,9 @@ def test_a_log_line_is_scrubbed_with_its_arguments() -> None:
 
 @pytest.mark.row("G4")
 def test_a_traceback_in_the_log_is_scrubbed() -> None:
-    try:
+    with pytest.raises(ValueError, match="s3cr3tvalue") as raised:
         raise ValueError("s3cr3tvalue") from KeyError("s3cr3tvalue")
-    except ValueError as error:
-        line = formatted(record_of("pull failed", error=error))
+    line = formatted(record_of("pull failed", error=raised.value))
     assert "ValueError: ***" in line
     assert "KeyError: '***'" in line
     assert "s3cr3tvalue" not in line

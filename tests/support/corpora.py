@@ -19,7 +19,10 @@ SEED = 20260717
 _FENCE = re.compile(rb"---[ \t]*\r?\n")
 _BOM = b"\xef\xbb\xbf"
 _HEADINGS = ("What it is", "Übersicht", "手順", "Why", "Limits & pitfalls", "Обзор")
-_WORDS = "cluster member election lease Größe réplica журнал 構成 → `etcdctl` <b>".split()
+_WORDS = (
+    *("cluster", "member", "election", "lease", "Größe", "réplica"),
+    *("журнал", "構成", "→", "`etcdctl`", "<b>"),
+)
 
 
 def find_corpora() -> Mapping[str, Path]:
@@ -40,7 +43,7 @@ def read_corpus(folder: Path) -> dict[str, bytes]:
 
 def generate_corpus(files: int = GENERATED_FILES) -> dict[str, bytes]:
     """Return made-up files that are as odd as real ones; the same in every run."""
-    random = Random(SEED)  # noqa: S311  (the same files in every run)
+    random = Random(SEED)  # noqa: S311 - the same files in every run
     return dict(_generated_file(number, random) for number in range(files))
 
 

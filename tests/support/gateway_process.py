@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
+from support.measuring import measured
+
 GATEWAY_COMMAND = (sys.executable, "-m", "okf_mcp_gateway")
 NORTH_TOKEN = "north-token-of-the-tests"
 POLL_SECONDS = 0.02
@@ -340,11 +342,9 @@ class GatewayProcess:
             "OKF_GATEWAY_HOST": self.host,
             "OKF_GATEWAY_PORT": str(self.port),
         }
-        # A coverage run follows its children by such variables.
-        measured = {name: value for name, value in os.environ.items() if "COVERAGE" in name}
         return {
             name: value
-            for name, value in {**own, **measured, **changes}.items()
+            for name, value in {**own, **measured(), **changes}.items()
             if value is not None
         }
 

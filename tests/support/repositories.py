@@ -156,8 +156,8 @@ class Repository:
         self,
         path: str,
         *,
-        type: str = "Note",
-        id: str | None = None,
+        type: str = "Note",  # noqa: A002 - the field's own name
+        id: str | None = None,  # noqa: A002 - the same
         title: str | None = None,
         body: str = "Some words.\n",
         fields: Mapping[str, object] | None = None,

@@ -1,0 +1,1 @@
+"""What the gateway answers over HTTP: a module for each route."""

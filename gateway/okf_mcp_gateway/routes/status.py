@@ -26,7 +26,6 @@ _MAX_THREADS: Final = 2
 
 def status_route(owners: Mapping[str, Owner], clock: Clock) -> Route:
     """Return the route that shows the state of every owner, in the registry's order."""
-
     threads = CapacityLimiter(_MAX_THREADS)
 
     async def status(request: Request) -> Response:

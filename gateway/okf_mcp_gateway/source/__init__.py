@@ -1,0 +1,1 @@
+"""Where documents come from: git, its processes and its copies on disk."""

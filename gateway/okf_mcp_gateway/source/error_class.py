@@ -9,20 +9,24 @@ from okf_mcp_gateway.state import ErrorClass
 from okf_mcp_server.errors import OkfError
 
 _SENTENCES: Final[Mapping[ErrorClass, re.Pattern[str]]] = {
-    "disk": re.compile(r"no space left on device|disk quota exceeded|read-only file system", re.I),
-    "policy": re.compile(r"transport '' not allowed|unable to update url base", re.I),
-    "ref_missing": re.compile(r"has no branch and no tag|find remote ref|not our ref", re.I),
+    "disk": re.compile(
+        r"no space left on device|disk quota exceeded|read-only file system", re.IGNORECASE
+    ),
+    "policy": re.compile(r"transport '' not allowed|unable to update url base", re.IGNORECASE),
+    "ref_missing": re.compile(
+        r"has no branch and no tag|find remote ref|not our ref", re.IGNORECASE
+    ),
     "auth": re.compile(
         r"authentication failed|could not read (username|password)|error: 40[13]|token of this",
-        re.I,
+        re.IGNORECASE,
     ),
-    "dns": re.compile(r"could not resolve", re.I),
-    "tls": re.compile(r"ssl|tls|certificate", re.I),
-    "not_found": re.compile(r"not found|does not appear to be a git|does not exist", re.I),
+    "dns": re.compile(r"could not resolve", re.IGNORECASE),
+    "tls": re.compile(r"ssl|tls|certificate", re.IGNORECASE),
+    "not_found": re.compile(r"not found|does not appear to be a git|does not exist", re.IGNORECASE),
     "connect": re.compile(
         r"connect|empty reply|timed out|hung up|transfer closed"
         r"|early eof|bad pack header|invalid index-pack|expected (flush|response end|'')",
-        re.I,
+        re.IGNORECASE,
     ),
 }
 """git's and curl's own words, and ours; the first that fits wins. What they quote is left out."""

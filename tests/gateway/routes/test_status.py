@@ -477,7 +477,7 @@ async def test_no_spelling_of_an_owners_url_is_in_the_status(
     repositories_folder: Path,
     tmp_path: Path,
 ) -> None:
-    """git's own error quotes the URL, or what is left of it after its own parsing."""
+    """The error of git quotes the URL, or what is left of it after its own parsing."""
     base = server.url.replace("127.0.0.1", "localhost")
     if transport == "served":
         repository = new_repository("team-secretname")

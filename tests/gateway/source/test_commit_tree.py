@@ -193,7 +193,7 @@ def test_a_repository_without_a_file_has_no_entries(open_tree: OpenTree) -> None
 
 @pytest.mark.row("P4")
 def test_a_lost_blob_is_a_fault_of_the_copy_when_it_is_listed_and_when_it_is_read(
-    git: Git, repository: Repository, open_tree: OpenTree
+    repository: Repository, open_tree: OpenTree
 ) -> None:
     for name in "abc":
         repository.write(f"{name}.md", name)

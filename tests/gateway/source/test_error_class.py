@@ -32,8 +32,10 @@ def class_of_probe(mirror: Mirror) -> ErrorClass:
 @pytest.mark.row("H9")
 @pytest.mark.parametrize(
     ("status", "name"),
-    [(401, "auth"), (403, "auth"), (404, "not_found"), (410, "other"), (429, "other")]
-    + [(500, "other"), (503, "other")],
+    [
+        *[(401, "auth"), (403, "auth"), (404, "not_found")],
+        *[(status, "other") for status in (410, 429, 500, 503)],
+    ],
 )
 def test_the_status_of_the_host_decides(
     repository: Repository,
@@ -131,8 +133,10 @@ def test_another_transport_is_a_matter_of_policy(new_mirror: NewMirror) -> None:
         ("fatal: fetch-pack: invalid index-pack output", "connect"),
         ("fatal: Authentication failed for 'https://git.example.com/acme.git/'", "auth"),
         (
-            "fatal: could not read Username for 'https://git.example.com': "
-            "terminal prompts disabled",
+            (
+                "fatal: could not read Username for 'https://git.example.com': "
+                "terminal prompts disabled"
+            ),
             "auth",
         ),
         ("fatal: Could not read from remote repository.", "other"),

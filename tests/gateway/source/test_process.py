@@ -62,7 +62,7 @@ class Running:
     def _run(self) -> None:
         try:
             self._outcome.put(self._command())
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - `outcome` hands it on
             self._outcome.put(error)
 
 
@@ -113,14 +113,18 @@ def blob_id(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0%s" % (len(content), content), usedforsecurity=False).hexdigest()
 
 
+def open_descriptors() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
 @pytest.fixture(autouse=True)
 def no_process_is_left() -> Iterator[None]:
     """After each test neither a child nor a zombie of it is left, and no descriptor is open."""
-    children, descriptors = processes_below(os.getpid()), set(os.listdir("/proc/self/fd"))
+    children, descriptors = processes_below(os.getpid()), open_descriptors()
     yield
     left = wait_until(lambda: [processes_below(os.getpid()) - children])
     assert left == [frozenset()]
-    assert set(os.listdir("/proc/self/fd")) == descriptors
+    assert open_descriptors() == descriptors
 
 
 @pytest.fixture
@@ -147,7 +151,7 @@ def test_git_gets_an_environment_that_is_built_from_nothing(
         *("GIT_EXEC_PATH", "GIT_PROXY_COMMAND", "SSH_ASKPASS", "DISPLAY", "LANG", "LC_MESSAGES"),
     ):
         monkeypatch.setenv(name, "canary")
-    passed_on = {name: "" for name in PASSED_ON} | {"PATH": os.environ["PATH"]}
+    passed_on = dict.fromkeys(PASSED_ON, "") | {"PATH": os.environ["PATH"]}
     git = Git(environ={**os.environ, **passed_on}, home=home, deadline_seconds=30)
     running = Running(lambda: ls_remote(git, mute_url))
     (leader, *_) = wait_until(lambda: sorted(running.processes()))
@@ -669,7 +673,7 @@ def test_only_the_first_request_may_be_redirected(
 )
 def test_no_other_transport_is_spoken(git: Git, tmp_path: Path, url: str) -> None:
     canary = tmp_path / "canary"
-    with pytest.raises(GitError, match="transport '.*' not allowed") as caught:
+    with pytest.raises(GitError, match=r"transport '.*' not allowed") as caught:
         ls_remote(git, url.format(canary=canary))
     assert error_class(caught.value) == "policy"
     assert not canary.exists()
