@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from okf_mcp_gateway.config import load_configuration
+from okf_mcp_server.lint_formats import FORMATS
+from okf_mcp_server.lint_rules import RULES, Rule
 
 PROJECT = Path(__file__).parent.parent
 SOURCES = [*PROJECT.glob("core/**/*.py"), *PROJECT.glob("gateway/**/*.py")]
@@ -69,9 +71,19 @@ ROUTES = _found_in_sources(r'Route\("([^"]+)"')
 STATUS_PARAMETERS = _found_in_sources(r'"([a-z]+)": \("(?:json|false)"')
 
 
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_every_rule_of_the_linter_is_documented_with_its_severity(rule: Rule) -> None:
+    assert f"| `{rule.name}` | {rule.severity} |" in REFERENCE
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_of_the_linter_is_documented(name: str) -> None:
+    assert f"`{name}`" in REFERENCE.partition("## Linter")[2].partition("## Configuration")[0]
+
+
 def test_the_sources_and_the_scripts_are_read_right() -> None:
     assert {"OKF_GATEWAY_TOKEN", "OKF_GATEWAY_PORT", "OKF_MCP_ROOTS"} <= SETTINGS
-    assert {"okf-mcp-server", "okf-mcp-gateway"} <= SCRIPTS.keys()
+    assert {"okf-mcp-server", "okf-mcp-lint", "okf-mcp-gateway"} == SCRIPTS.keys() - COMMANDS
     assert SCRIPTS["okf-mcp-server"] == {"--roots", "--owner", "--version", "--help"}
     assert {"okf-mcp-gateway check", "okf-mcp-gateway demo"} <= COMMANDS
     assert {"/healthz", "/status", "/config", "/{owner}/mcp", "/{owner}/refresh"} <= ROUTES
