@@ -16,7 +16,7 @@ from okf_mcp_server.errors import OkfError
 from okf_mcp_server.lint_formats import FORMATS, Report
 from okf_mcp_server.lint_rules import find_all
 from okf_mcp_server.lint_survey import survey
-from okf_mcp_server.roots import DEFAULT_ROOTS, Scope, choose_scope
+from okf_mcp_server.roots import DEFAULT_ROOTS, Scope, add_scope_flags, choose_scope
 
 log = logging.getLogger(__name__)
 
@@ -72,14 +72,7 @@ def _read_arguments() -> argparse.Namespace:
         epilog="Status: 1 if there is an error (with --strict: or a warning), 2 for bad usage, "
         "else 0. To check what a gateway serves: --roots .",
     )
-    parser.add_argument(
-        "--roots",
-        help="folders to search, from the repository's top, comma-separated; '.' is all of it "
-        "(OKF_MCP_ROOTS, colon-separated; design, backlog/docs and backlog/decisions)",
-    )
-    parser.add_argument(
-        "--owner", help="the owner's name in URIs (OKF_MCP_OWNER; the name of the folder)"
-    )
+    add_scope_flags(parser)
     parser.add_argument(
         "--format", choices=tuple(FORMATS), default="text", help="how findings are written (text)"
     )

@@ -5,6 +5,7 @@ For the stdio server and the linter; the gateway's registry names owners and roo
 
 import logging
 import subprocess
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -72,6 +73,19 @@ def choose_scope(
         top=top or folder,
         owner=choose_owner(owner, environ, top, folder),
         roots=choose_roots(roots, environ),
+    )
+
+
+def add_scope_flags(parser: ArgumentParser) -> None:
+    """Add `--roots` and `--owner`, which `choose_scope` takes."""
+    *folders, last = map(str, DEFAULT_ROOTS)
+    parser.add_argument(
+        "--roots",
+        help="folders to search, from the repository's top, comma-separated; '.' is all of it "
+        f"({ROOTS_VARIABLE}, colon-separated; {', '.join(folders)} and {last})",
+    )
+    parser.add_argument(
+        "--owner", help=f"the owner's name in URIs ({OWNER_VARIABLE}; the name of the folder)"
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from okf_mcp_server.documents import printable
 from okf_mcp_server.errors import OkfError
-from okf_mcp_server.roots import Scope, choose_scope
+from okf_mcp_server.roots import Scope, add_scope_flags, choose_scope
 from okf_mcp_server.snapshot import Snapshot, load_docs
 from okf_mcp_server.tree import WorkingTree
 
@@ -31,14 +31,7 @@ def main() -> None:
         description="Serve the exported Markdown of this git repository over MCP on stdio.",
         epilog="A client starts it; okf-mcp-lint says what is wrong with your documents.",
     )
-    parser.add_argument(
-        "--roots",
-        help="folders to search, from the repository's top, comma-separated; '.' is all of it "
-        "(OKF_MCP_ROOTS, colon-separated; design, backlog/docs and backlog/decisions)",
-    )
-    parser.add_argument(
-        "--owner", help="the owner's name in URIs (OKF_MCP_OWNER; the name of the folder)"
-    )
+    add_scope_flags(parser)
     parser.add_argument("--version", action="version", version=version("okf-mcp-server"))
     arguments = parser.parse_args()
     try:

@@ -22,8 +22,8 @@ from okf_mcp_gateway.routes.refresh import refresh_route
 from okf_mcp_gateway.routes.rendering import crash_response, error_responder
 from okf_mcp_gateway.routes.status import status_route
 from okf_mcp_gateway.scrub import Scrubber
+from okf_mcp_gateway.source.git import Git
 from okf_mcp_gateway.source.mirror import Mirror
-from okf_mcp_gateway.source.process import Git
 from okf_mcp_gateway.source.puller import Puller
 from okf_mcp_gateway.state import Clock
 from okf_mcp_server.changes import Changes

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from okf_mcp_gateway.config import user_cache_dir
-from okf_mcp_gateway.source.process import Git, GitError
+from okf_mcp_gateway.source.git import Git, GitError
 from okf_mcp_server.errors import OkfError
 
 OWNER: Final = "sample"

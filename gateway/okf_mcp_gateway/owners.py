@@ -14,7 +14,7 @@ from anyio import CapacityLimiter, Event, move_on_after, to_thread
 
 from okf_mcp_gateway.registry import OwnerConfig, host_of
 from okf_mcp_gateway.source.error_class import SourceError, error_class
-from okf_mcp_gateway.source.process import GitError, GitStoppedError
+from okf_mcp_gateway.source.git import GitError, GitStoppedError
 from okf_mcp_gateway.source.puller import Puller
 from okf_mcp_gateway.state import (
     Clock,

@@ -639,9 +639,9 @@ def test_a_gateway_with_many_hanging_pulls_stops_in_time(
 def test_a_thread_that_waits_for_a_stalled_disk_does_not_keep_the_process() -> None:
     script = (
         "import threading\n"
-        "from okf_mcp_gateway import __main__ as gateway\n"
+        "from okf_mcp_gateway import serving\n"
         "threading.Thread(target=threading.Event().wait).start()\n"
-        "gateway._leave_if_threads_hang()\n"
+        "serving._leave_if_threads_hang()\n"
     )
     ended = subprocess.run([sys.executable, "-c", script], timeout=STOP_SECONDS, check=False)
     assert ended.returncode == 0

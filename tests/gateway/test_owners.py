@@ -18,8 +18,8 @@ from anyio import create_task_group, current_time, fail_after, move_on_after, to
 
 from okf_mcp_gateway.owners import MAX_PULLS_PER_HOST, Owner, PullSlots
 from okf_mcp_gateway.registry import OwnerConfig
+from okf_mcp_gateway.source.git import Git
 from okf_mcp_gateway.source.mirror import Mirror
-from okf_mcp_gateway.source.process import Git
 from okf_mcp_gateway.source.puller import Puller
 from okf_mcp_gateway.state import Instant, SystemClock
 from okf_mcp_server.snapshot import WHOLE_REPOSITORY, Snapshot

@@ -17,7 +17,7 @@ from okf_mcp_gateway.app import build_app
 from okf_mcp_gateway.cache import hold_cache
 from okf_mcp_gateway.config import load_configuration
 from okf_mcp_gateway.scrub import Scrubber
-from okf_mcp_gateway.source.process import Git
+from okf_mcp_gateway.source.git import Git
 from okf_mcp_gateway.state import Instant
 
 NORTH_TOKEN: Final = "north-token-of-the-tests"

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from okf_mcp_gateway.source.process import Git, GitError
+from okf_mcp_gateway.source.git import Git, GitError
 from okf_mcp_server.tree import NO_MARKDOWN, SUFFIX, TreeEntry
 
 _REGULAR_FILES: Final = frozenset({b"100644", b"100755"})

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from okf_mcp_gateway.source.process import GitError, GitTimeoutError
+from okf_mcp_gateway.source.git import GitError, GitTimeoutError
 from okf_mcp_gateway.state import ErrorClass
 from okf_mcp_server.errors import OkfError
 

@@ -18,8 +18,8 @@ from typing import Any, Final
 from okf_mcp_gateway.registry import OwnerConfig
 from okf_mcp_gateway.source.commit_tree import CommitTree
 from okf_mcp_gateway.source.error_class import SourceError, error_class
+from okf_mcp_gateway.source.git import Git, GitError, GitTimeoutError
 from okf_mcp_gateway.source.login import Login
-from okf_mcp_gateway.source.process import Git, GitError, GitTimeoutError
 
 MAX_FETCHES: Final = 200
 """How often new commits are fetched into one copy before it is replaced by a new one."""

@@ -7,8 +7,8 @@ from typing import Final
 
 from okf_mcp_gateway.registry import OwnerConfig
 from okf_mcp_gateway.source.error_class import SourceError, error_class
+from okf_mcp_gateway.source.git import GitError
 from okf_mcp_gateway.source.mirror import Copy, Mirror, Tip
-from okf_mcp_gateway.source.process import GitError
 from okf_mcp_server.snapshot import Snapshot, load_docs
 
 _NOT_THE_COPY: Final = frozenset({"auth", "connect", "disk", "dns", "policy", "tls"})

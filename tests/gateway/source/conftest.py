@@ -9,8 +9,8 @@ import pytest
 
 from okf_mcp_gateway.registry import CredentialRef, OwnerConfig
 from okf_mcp_gateway.scrub import Secret
+from okf_mcp_gateway.source.git import Git
 from okf_mcp_gateway.source.mirror import Mirror
-from okf_mcp_gateway.source.process import Git
 from support.repositories import Repository
 
 NewGit = Callable[..., Git]

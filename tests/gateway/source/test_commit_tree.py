@@ -8,7 +8,7 @@ import pytest
 
 from okf_mcp_gateway.source.commit_tree import CommitTree
 from okf_mcp_gateway.source.error_class import error_class
-from okf_mcp_gateway.source.process import Git, GitError, GitStoppedError
+from okf_mcp_gateway.source.git import Git, GitError, GitStoppedError
 from okf_mcp_server.tree import TreeEntry
 from support.repositories import Repository
 from support.repositories import git as run_git

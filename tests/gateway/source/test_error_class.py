@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from okf_mcp_gateway.source.error_class import ErrorClass, SourceError, error_class
+from okf_mcp_gateway.source.git import GitError, GitTimeoutError
 from okf_mcp_gateway.source.mirror import Mirror
-from okf_mcp_gateway.source.process import GitError, GitTimeoutError
 from okf_mcp_server.errors import OkfError
 from support.gateway_process import find_free_port
 from support.git_http import GitHttpServerFactory

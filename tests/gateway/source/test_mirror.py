@@ -12,8 +12,8 @@ import pytest
 from okf_mcp_gateway.registry import OwnerConfig
 from okf_mcp_gateway.scrub import Secret
 from okf_mcp_gateway.source.error_class import SourceError, error_class
+from okf_mcp_gateway.source.git import Git, GitError, GitStoppedError
 from okf_mcp_gateway.source.mirror import Copy, Mirror, StoredCopy, Tip
-from okf_mcp_gateway.source.process import Git, GitError, GitStoppedError
 from support.git_http import GitHttpServer, GitHttpServerFactory
 from support.repositories import Repository, RepositoryFactory
 from support.repositories import git as run_git

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from okf_mcp_gateway.registry import OwnerConfig
+from okf_mcp_gateway.source.git import Git
 from okf_mcp_gateway.source.mirror import Mirror
-from okf_mcp_gateway.source.process import Git
 from okf_mcp_gateway.source.puller import Puller
 from support.repositories import Repository
 

@@ -16,16 +16,16 @@ from urllib.parse import quote
 
 import pytest
 
-from okf_mcp_gateway.source import process
+from okf_mcp_gateway.source import git as git_module
 from okf_mcp_gateway.source.error_class import error_class
-from okf_mcp_gateway.source.login import Login
-from okf_mcp_gateway.source.process import (
+from okf_mcp_gateway.source.git import (
     PASSED_ON,
     Git,
     GitError,
     GitStoppedError,
     GitTimeoutError,
 )
+from okf_mcp_gateway.source.login import Login
 from support.gateway_process import wait_until
 from support.git_http import Exchange, GitHttpServerFactory
 from support.repositories import Repository
@@ -37,7 +37,7 @@ AddTool = Callable[[str, str], None]
 JOIN_SECONDS = 20.0
 TOKEN = "south-token-of-the-tests"
 USER = "x-access-token"
-GITCONFIG = Path(process.__file__).parent / "gitconfig"
+GITCONFIG = Path(git_module.__file__).parent / "gitconfig"
 
 
 class Running:
@@ -412,7 +412,7 @@ def test_words_on_stderr_are_no_failure(git: Git, add_tool: AddTool) -> None:
 def test_more_output_than_the_bound_is_refused_and_git_killed(
     git: Git, add_tool: AddTool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "MAX_OUTPUT_BYTES", 1024 * 1024)
+    monkeypatch.setattr(git_module, "MAX_OUTPUT_BYTES", 1024 * 1024)
     add_tool("endless", "yes")
     with pytest.raises(GitError) as caught:
         git.run(["endless"])
