@@ -11,7 +11,7 @@ help: ## Show this list
 demo: $(VENV)/.runtime ## Serve the sample owner on this machine
 	@$(BIN)/okf-mcp-gateway demo
 
-test: $(VENV)/.dev ## Run every test, and measure what they run
+test: $(VENV)/.dev ## Run every test that needs no npm, and measure what they run
 	@$(BIN)/pytest --cov
 
 check: $(VENV)/.dev ## Check style, types and who imports whom
@@ -20,7 +20,7 @@ check: $(VENV)/.dev ## Check style, types and who imports whom
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports --no-logo
 
-conformance: $(VENV)/.dev ## Run the official MCP suite (needs npm)
+conformance: $(VENV)/.dev ## Run the official MCP suite and the Inspector (needs npm)
 	@$(BIN)/pytest -m npm tests/conformance
 
 clients: $(VENV)/.dev ## Run real MCP clients (needs npm)

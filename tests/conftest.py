@@ -1,5 +1,6 @@
 """What every test may ask for: real repositories, git hosts and gateways in its own folder."""
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from support.gateway_process import GatewayFactory, GatewayProcess
 from support.git_http import GitHttpServer, GitHttpServerFactory
+from support.npm import NpmFolder, NpmUnreachableError
 from support.repositories import Repository, RepositoryFactory
 from support.rows import RowLedger
 
@@ -96,3 +98,33 @@ def gateway(tmp_path: Path) -> Iterator[GatewayFactory]:
             return process
 
         yield prepare
+
+
+@pytest.fixture
+def knowledge(repository: Repository) -> Repository:
+    """A repository with two documents, `carrier` and `adr-1`, and a file that isn't one."""
+    repository.document("guides/carrier.md", type="Guide", id="carrier", title="Add a carrier")
+    repository.document("adr/adr-1 - One queue.md", type="Decision", body="# Why\n\nOne is less.\n")
+    repository.write("README.md", "Not for agents.\n")
+    repository.publish()
+    return repository
+
+
+@pytest.fixture
+def acme(knowledge: Repository, gateway: GatewayFactory) -> GatewayProcess:
+    """A gateway that serves that repository as owner `acme`."""
+    process = gateway(json.dumps({"owners": {"acme": {"url": knowledge.url}}}))
+    process.wait_for_state("acme", "serving")
+    return process
+
+
+@pytest.fixture(scope="session")
+def npm(pytestconfig: pytest.Config) -> NpmFolder:
+    """A place for programs from npm, kept from run to run; skips where npm does not answer."""
+    assert pytestconfig.cache is not None, "run without -p no:cacheprovider"
+    folder = NpmFolder(pytestconfig.cache.mkdir("npm"))
+    try:
+        folder.ping()
+    except NpmUnreachableError as error:
+        pytest.skip(str(error))
+    return folder

@@ -112,7 +112,7 @@ def test_the_wheel_holds_every_file_of_both_packages_and_no_other(built: Built) 
     }
     found = {name: size for name, size in built.packed().items() if ".dist-info/" not in name}
     assert found == expected
-    data = {"py.typed", "source/askpass.sh", "source/gitconfig", "sample/README.md"}
+    data = {"py.typed", "source/askpass.sh", "source/gitconfig", "sample/README.md.txt"}
     assert {f"okf_mcp_gateway/{name}" for name in data} <= found.keys()
     assert "okf_mcp_server/py.typed" in found
 

@@ -8,15 +8,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from okf_mcp_server.changes import Changes
     from okf_mcp_server.documents import Diagnostic, Document, extract_id, slugify_type
+    from okf_mcp_server.errors import OkfError
     from okf_mcp_server.server import build_server
     from okf_mcp_server.snapshot import Snapshot, load_docs
     from okf_mcp_server.stdio import run
+    from okf_mcp_server.tree import FileTree, WorkingTree
 
 __all__ = [
+    "Changes",
     "Diagnostic",
     "Document",
+    "FileTree",
+    "OkfError",
     "Snapshot",
+    "WorkingTree",
     "build_server",
     "extract_id",
     "load_docs",
@@ -25,9 +32,13 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Changes": "changes",
     "Diagnostic": "documents",
     "Document": "documents",
+    "FileTree": "tree",
+    "OkfError": "errors",
     "Snapshot": "snapshot",
+    "WorkingTree": "tree",
     "build_server": "server",
     "extract_id": "documents",
     "load_docs": "snapshot",

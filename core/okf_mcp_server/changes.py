@@ -10,22 +10,30 @@ from typing import Any, Final
 
 import mcp_types as types
 from anyio import Event
+from anyio.lowlevel import checkpoint
 from mcp.server.context import ServerRequestContext
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ResourcesListChanged, ResourceUpdated, ServerEvent
 
-from okf_mcp_server.resources import find_document
+from okf_mcp_server.documents import MAX_URI_CHARACTERS
 from okf_mcp_server.snapshot import Snapshot
+from okf_mcp_server.uris import normal_uri
 
 MAX_STREAMS: Final = 1024
 """How many streams of one owner may be open at a time."""
+
+_LONG_URIS: Final = 64
+"""How many of the longest URIs one stream may name: it keeps them for its whole life."""
 
 MAX_URIS: Final = 1000
 """How many resources one stream may name.
 
 The SDK ends a stream that has 1,024 events unread; so one publish, whatever it changed, ends none.
 """
+
+_TURNS: Final = 16
+"""How often the streams may send before the next event comes: one that falls behind is ended."""
 
 
 class Changes:
@@ -54,28 +62,41 @@ class Changes:
     ) -> types.SubscriptionsListenResult:
         """Be one stream, until its client goes or `close` ends it.
 
-        Raises `MCPError` for one that names too many resources (invalid params), that is one too
+        A resource is acknowledged, and told, under the document's own URI. What never happens here
+        is not acknowledged: changes of tools and prompts, and resources of others. Raises
+        `MCPError` for a stream that names too many resources (invalid params), that is one too
         many, or that comes after `close` (internal error).
         """
         if self._is_closed:
             raise MCPError(types.INTERNAL_ERROR, "The server is stopping")
         asked = params.notifications
-        uris = dict.fromkeys(asked.resource_subscriptions or ())
-        wanted: list[ServerEvent] = [ResourceUpdated(uri) for uri in uris]
-        if len(wanted) > MAX_URIS:
-            message = f"A stream takes {MAX_URIS} resources at most; open another for the rest"
+        named = asked.resource_subscriptions or ()
+        if len(named) > MAX_URIS or sum(map(len, named)) > MAX_URI_CHARACTERS * _LONG_URIS:
+            message = (
+                f"A stream takes {MAX_URIS} resources at most, and {_LONG_URIS} long ones; "
+                "open another for the rest"
+            )
             raise MCPError(types.INVALID_PARAMS, message)
+        uris = dict.fromkeys(
+            uri for each in named if (uri := normal_uri(self._owner, each)) is not None
+        )
+        wanted: list[ServerEvent] = [ResourceUpdated(uri) for uri in uris]
         if asked.resources_list_changed:
             wanted.append(ResourcesListChanged())
+        accepted = types.SubscriptionFilter(
+            resources_list_changed=asked.resources_list_changed, resource_subscriptions=list(uris)
+        )
         self._wanted.update(wanted)
         try:
-            return await self._streams(context, params)
+            return await self._streams(
+                context, params.model_copy(update={"notifications": accepted})
+            )
         finally:
             self._forget(wanted)
 
     def publish(self, before: Snapshot | None, after: Snapshot) -> None:
         """Note what changed; to be called once `after` is served, since clients ask again then."""
-        self._untold |= dict.fromkeys(find_changes(before, after, self._owner, self.wanted))
+        self._untold |= dict.fromkeys(find_changes(before, after, self.wanted))
         self._wake.set()
 
     async def run(self) -> None:
@@ -87,6 +108,8 @@ class Changes:
                 event = next(iter(self._untold))
                 del self._untold[event]
                 await self._bus.publish(event)
+                for _ in range(_TURNS):
+                    await checkpoint()
 
     def close(self) -> None:
         """End all streams, each with its result, and let none begin; returns at once."""
@@ -101,29 +124,25 @@ class Changes:
 
 
 def find_changes(
-    before: Snapshot | None, after: Snapshot, owner: str, wanted: Iterable[ServerEvent]
+    before: Snapshot | None, after: Snapshot, wanted: Iterable[ServerEvent]
 ) -> list[ServerEvent]:
     """Return those of the `wanted` events that happen when `after` is served instead of `before`.
 
     The list changes with what a client sees of it, order included, but not with contents: a
     resource does, and when it comes or goes. What nobody wants is not looked at.
     """
-    return [event for event in wanted if _happens(event, before, after, owner)]
+    return [event for event in wanted if _happens(event, before, after)]
 
 
-def _happens(event: ServerEvent, before: Snapshot | None, after: Snapshot, owner: str) -> bool:
-    match event:
-        case ResourceUpdated(uri=uri):
-            return _content(before, owner, uri) != _content(after, owner, uri)
-        case ResourcesListChanged():
-            return before is None or not _is_listed_alike(before, after)
-        case _:
-            return False
+def _happens(event: ServerEvent, before: Snapshot | None, after: Snapshot) -> bool:
+    if isinstance(event, ResourceUpdated):
+        return _content(before, event.uri) != _content(after, event.uri)
+    return before is None or not _is_listed_alike(before, after)
 
 
-def _content(snapshot: Snapshot | None, owner: str, uri: str) -> str | None:
+def _content(snapshot: Snapshot | None, uri: str) -> str | None:
     """Return the hash of what is read at `uri`; None if there is nothing."""
-    document = find_document(snapshot, owner, uri) if snapshot else None
+    document = snapshot.by_uri.get(uri) if snapshot else None
     return document and document.content_hash
 
 

@@ -1,7 +1,8 @@
 """Completion of the template's arguments: the types and ids that an owner has."""
 
-from collections.abc import Iterable
-from typing import Final
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Final, TypeAlias
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
@@ -11,6 +12,10 @@ from okf_mcp_server.templates import template_uri
 
 MAX_VALUES: Final = 100
 """How many values an answer holds: the protocol's own limit."""
+
+
+Folded: TypeAlias = Mapping[str, str]
+"""Values in served order, none twice, each with its text as it is compared."""
 
 
 def complete(
@@ -28,14 +33,10 @@ def complete(
         message = f"Only the arguments of {template_uri(owner)} can be completed"
         raise MCPError(types.INVALID_PARAMS, message)
     if params.argument.name == "type":
-        known = [document.type_slug for document in snapshot.documents]
+        known = {slug: slug.casefold() for slug in snapshot.derive(_ids_by_type) if slug}
     elif params.argument.name == "id":
         chosen = _chosen_type(params.context)
-        known = [
-            document.id
-            for document in snapshot.documents
-            if not chosen or document.type_slug == chosen
-        ]
+        known = snapshot.derive(_ids_by_type).get(chosen, {})
     else:
         raise MCPError(types.INVALID_PARAMS, "The arguments of the template are type and id")
     values = _fitting(known, params.argument.value)
@@ -46,14 +47,22 @@ def complete(
     )
 
 
-def _chosen_type(context: types.CompletionContext | None) -> str | None:
-    """Return the type that was chosen before; blank is none."""
-    return context.arguments.get("type") if context and context.arguments else None
+def _chosen_type(context: types.CompletionContext | None) -> str:
+    """Return the type that was chosen before; empty for none."""
+    return (context.arguments or {}).get("type", "").strip() if context else ""
 
 
-def _fitting(known: Iterable[str], typed: str) -> list[str]:
-    """Return the values that hold `typed`, none twice, those that begin with it first."""
+def _ids_by_type(snapshot: Snapshot) -> Mapping[str, Folded]:
+    """Return the ids of each type, and of all at the empty one: a view for `Snapshot.derive`."""
+    ids: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for document in snapshot.documents:
+        ids[""][document.id] = ids[document.type_slug][document.id] = document.id.casefold()
+    return ids
+
+
+def _fitting(known: Folded, typed: str) -> list[str]:
+    """Return the values that hold `typed`, those that begin with it first."""
     wanted = typed.casefold()
-    folded = {value: value.casefold() for value in known}
-    fitting = [value for value, text in folded.items() if wanted in text]
-    return sorted(fitting, key=lambda value: not folded[value].startswith(wanted))
+    fitting = [(value, text) for value, text in known.items() if wanted in text]
+    first = [value for value, text in fitting if text.startswith(wanted)]
+    return first + [value for value, text in fitting if not text.startswith(wanted)]

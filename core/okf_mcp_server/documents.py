@@ -245,8 +245,13 @@ def _type_fault(frontmatter: Frontmatter) -> str:
     if frontmatter.scalar("type"):
         return "the type has no letter and no digit"
     if isinstance(frontmatter.fields.get("type"), str | None):
-        return "there is no type"
+        meant = next((key for key in frontmatter.fields if _is_nearly_type(key)), None)
+        return f"there is no type; the key is {meant!r}" if meant else "there is no type"
     return "the type is not a text"
+
+
+def _is_nearly_type(key: str) -> bool:
+    return key != "type" and sorted(key.strip().lower()) == sorted("type")
 
 
 def first_paragraph(content: str) -> str:

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     InlineRule: TypeAlias = Callable[[StateInline, bool], bool]
 
-MAX_CHARACTERS: Final = 512 * 1024
+MAX_CHARACTERS: Final = 128 * 1024
 """How long a text may be to be searched: one of short lines takes the parser ten seconds then."""
 
 MAX_BRACKETS: Final = 10_000
 """How many `[` and `<` it may hold: each takes up to a millisecond in a text that means harm."""
 
-_NESTING: Final = 40
+_NESTING: Final = 30
 """How deep lists and quotes may nest in which links are found, as CommonMark sets no limit."""
 
 _MAY_HOLD_LINK: Final = re.compile(r"\]\(|\]:|<[^\s<>]*[:@]")
@@ -47,7 +47,7 @@ class Link:
     """A link of a text."""
 
     destination: str
-    """As in HTML: ASCII, percent-encoded where it must be, never resolved."""
+    """As the author wrote it, escapes and entities resolved."""
     line: int
     """The line of the text on which the link begins, counted from 1."""
 
@@ -113,10 +113,16 @@ def _parser() -> "MarkdownIt":
     from markdown_it.rules_inline import autolink, link  # noqa: PLC0415 - the same
 
     parser = MarkdownIt("commonmark", {"maxNesting": _NESTING}).disable(_NOT_NEEDED)
+    # As it was written: to encode a long destination for HTML takes time that grows as its square.
+    parser.normalizeLink = _as_written
     parser.core.ruler.at("inline", _parse_inline)
     parser.inline.ruler.at("link", _noting_lines(link))
     parser.inline.ruler.at("autolink", _noting_lines(autolink))
     return parser
+
+
+def _as_written(url: str) -> str:
+    return url
 
 
 def _parse_inline(state: "StateCore") -> None:

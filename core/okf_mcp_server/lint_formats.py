@@ -52,7 +52,8 @@ def as_text(report: Report) -> str:
     )
     return _lines(
         *(
-            f"{each.path}:{each.line}: {each.severity} {each.rule} {_on_one_line(each.message)}"
+            f"{_plain_path(each.path)}:{each.line}: {each.severity} {each.rule} "
+            f"{_on_one_line(each.message)}"
             for each in report.findings
         ),
         totals,
@@ -144,6 +145,11 @@ def _sarif_location(path: str, line: int) -> dict[str, Any]:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _plain_path(path: str) -> str:
+    """Return a path that doesn't begin as a workflow command of GitHub does, `::` or `##[`."""
+    return f"./{path}" if path.startswith((":", "#")) else path
 
 
 def _on_one_line(text: str) -> str:

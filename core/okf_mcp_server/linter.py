@@ -12,11 +12,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from okf_mcp_server.documents import printable
 from okf_mcp_server.errors import OkfError
 from okf_mcp_server.lint_formats import FORMATS, Report
 from okf_mcp_server.lint_rules import find_all
 from okf_mcp_server.lint_survey import survey
-from okf_mcp_server.roots import DEFAULT_ROOTS, Scope, add_scope_flags, choose_scope
+from okf_mcp_server.roots import Scope, add_scope_flags, choose_scope
 
 log = logging.getLogger(__name__)
 
@@ -51,16 +52,15 @@ def main() -> None:
 def lint(scope: Scope) -> Report:
     """Return what is wrong in a repository, and how many documents the server would serve."""
     found = survey(scope)
-    if scope.roots is DEFAULT_ROOTS:
-        for each in found.snapshot.diagnostics:
-            if each.rule == "empty-root":
-                log.warning("%s: %s", each.path, each.message)
+    for each in found.snapshot.diagnostics:
+        if each not in found.diagnostics:  # a default root, which is no finding
+            log.warning("%s: %s", each.path, each.message)
     documents = len(found.snapshot.documents)
     if not documents:
         log.warning(
             "Nothing is served from %s: a file opts in with 'export: true' and a 'type' in its "
             "frontmatter",
-            ", ".join(map(str, scope.roots)),
+            ", ".join(map(printable, scope.roots)),
         )
     return Report(findings=find_all(found), documents=documents)
 
@@ -68,6 +68,7 @@ def lint(scope: Scope) -> Report:
 def _read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="okf-mcp-lint",
+        allow_abbrev=False,
         description="Say what is wrong with the exported Markdown of this git repository.",
         epilog="Status: 1 if there is an error (with --strict: or a warning), 2 for bad usage, "
         "else 0. To check what a gateway serves: --roots .",
@@ -86,8 +87,8 @@ def _write(text: str) -> None:
 
     Raises `OutputError` for a disk that is full, and the like.
     """
-    if sys.stdout is None:  # it was closed before we began
-        return
+    if sys.stdout is None:
+        raise OutputError("the findings can't be written: stdout is closed")
     try:
         # A file of our own: Python writes at exit what stdout's still holds, and complains.
         with os.fdopen(sys.stdout.fileno(), "wb", closefd=False) as stdout:

@@ -4,28 +4,28 @@ Nothing here makes a file a document. It only tells an author why one isn't.
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 from okf_mcp_server.frontmatter import Frontmatter
+from okf_mcp_server.yaml_text import Text
 
-_KEYS: Final = frozenset({"export", "exported", "exports"})
-"""What people write for `export`, in lower case."""
+_KEYS: Final = ("export", "exported", "exports")
+_TRUE: Final = ("true", "yes", "on", "y", "t", "1")
+"""What people write for `export` and for true, in lower case."""
 
-_TRUE: Final = frozenset({"true", "yes", "on", "y", "t", "1"})
-_FALSE: Final = frozenset({"false", "no", "off", "n", "f", "0"})
-"""What people write for true and for false, in lower case."""
+_SIMILARITY: Final = 0.75
+"""How much a misspelt word is like the right one: `exprot`, `ture`."""
 
-_HEAD_CHARACTERS: Final = 64 * 1024
-"""How much of a file is searched for what looks like frontmatter."""
+_HEAD_LINES: Final = 20
+"""How much of a file is searched for what was meant as frontmatter."""
 
-_SHOWN_CHARACTERS: Final = 40
-
-_EXPORT_LINE: Final = re.compile(r"^[ \t]*export[ \t]*:[ \t]*(?:true|yes|on)[ \t]*$", re.MULTILINE)
-_HEAD: Final = re.compile(
-    r"(?P<before>\s*)(?P<fence>-{3,}[^\n]*)\n(?P<block>(?:[^\n]*\S[^\n]*\n?)*)"
-)
-"""What looks like frontmatter to a person: a line of dashes, and the lines up to an empty one."""
+_EXPORT_LINE: Final = re.compile(r"\s*(?:- )?export\s*[:=]\s*(?:true|yes|on)\s*$", re.IGNORECASE)
+_FENCE: Final = re.compile(r"^---[ \t]*$", re.MULTILINE)
+_NEARLY_FENCE: Final = re.compile(r"[^\w#>*]*?(?:--|\+{3}|—)")
+_CODE: Final = re.compile(r" {0,3}(?:```|~~~)| {4}|\t")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,39 +40,56 @@ class NearMiss:
 def find_near_miss(text: str, frontmatter: Frontmatter | None) -> NearMiss | None:
     """Return why a decoded file that seems to opt in doesn't; None if it doesn't seem to."""
     if frontmatter is None:
-        return _bad_fence(text[:_HEAD_CHARACTERS])
+        return _bad_fence(text)
     if "export" in frontmatter.lines:
         return _bad_value(frontmatter)
     return _bad_key(frontmatter)
 
 
 def _bad_value(frontmatter: Frontmatter) -> NearMiss | None:
-    value = frontmatter.fields.get("export", "")
-    if isinstance(value, str) and (not value.strip() or value.strip().lower() in _FALSE):
+    written = frontmatter.fields.get("export", "")
+    if not _means_true(written):
         return None
-    shown = repr(value.strip()[:_SHOWN_CHARACTERS]) if isinstance(value, str) else "its value"
-    message = f"not exported: {shown} is not the boolean true; write 'export: true', without quotes"
+    shown = repr(written.strip()) if isinstance(written, str) else "a list"
+    message = f"not exported: {shown} is not the boolean true; write 'export: true' and no more"
     return NearMiss(message, frontmatter.lines["export"])
 
 
 def _bad_key(frontmatter: Frontmatter) -> NearMiss | None:
     for key, line in frontmatter.lines.items():
-        if key.strip().lower() in _KEYS and (frontmatter.scalar(key) or "").lower() in _TRUE:
+        if _is_like(key.strip().lower(), _KEYS) and _means_true(frontmatter.fields.get(key, "")):
             return NearMiss(f"not exported: the key is {key!r}; write 'export: true'", line)
     return None
 
 
+def _means_true(written: Text) -> bool:
+    """Say whether a value stands for true, also as text, misspelt, or alone in a list."""
+    if isinstance(written, str):
+        word = written.strip().strip(".,;!").lower()
+        return word in _TRUE or _is_like(word, _TRUE[:1])
+    return not isinstance(written, Mapping) and len(written) == 1 and _means_true(written[0])
+
+
+def _is_like(word: str, known: Iterable[str]) -> bool:
+    return bool(get_close_matches(word, known, n=1, cutoff=_SIMILARITY))
+
+
 def _bad_fence(text: str) -> NearMiss | None:
-    head = _HEAD.match(text)
-    if head is None or not _EXPORT_LINE.search(head["block"]):
+    """Judge a file without frontmatter by its first lines, but for what stands in code."""
+    head = text.split("\n", _HEAD_LINES)[:_HEAD_LINES]
+    code = next((index for index, line in enumerate(head) if _CODE.match(line)), len(head))
+    export = next((i for i, line in enumerate(head[:code]) if _EXPORT_LINE.match(line)), None)
+    if export is None:
         return None
-    line = head["before"].count("\n") + 1
-    if head["before"]:
-        message = (
-            "not exported: the frontmatter must begin on line 1, with nothing before its '---'"
-        )
-    elif head["fence"].strip("- \t") or len(head["fence"].rstrip()) != len("---"):
-        message = "not exported: line 1 must be '---' and nothing else"
+    fence = next((index for index, line in enumerate(head[:export]) if _FENCE.match(line)), None)
+    if fence == 0 and _FENCE.search(text, len(head[0])):
+        message = "the frontmatter must be lines such as 'type: Note', with a blank after the colon"
+    elif fence == 0:
+        message = "no second line '---' closes the frontmatter"
+    elif fence is not None:
+        message = "the frontmatter must begin on line 1, with nothing before its '---'"
+    elif _NEARLY_FENCE.match(next(filter(None, head))):
+        message = "line 1 must be '---' and nothing else"
     else:
-        message = "not exported: no second line '---' closes the frontmatter"
-    return NearMiss(message, line)
+        message = "there is no frontmatter; write '---' as line 1, and once more below the last key"
+    return NearMiss(f"not exported: {message}", (fence or 0) + 1)

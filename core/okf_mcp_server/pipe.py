@@ -1,7 +1,10 @@
 """MCP over stdin and stdout, until stdin ends and all that was asked before is answered (T3)."""
 
+import os
+import sys
+from collections import Counter
 from collections.abc import AsyncIterable, Awaitable, Callable
-from typing import Final
+from typing import Final, NoReturn
 
 import anyio
 import mcp_types as types
@@ -14,12 +17,39 @@ from okf_mcp_server.server import build_server
 from okf_mcp_server.snapshot import Snapshot
 
 _LAST_ANSWERS_SECONDS: Final = 5
-"""How long the requests that are running when stdin ends may take."""
+"""How long each of the requests that are running when stdin ends may take, after another."""
+
+_NO_MESSAGE: Final = SessionMessage(
+    types.JSONRPCError(
+        jsonrpc="2.0",
+        id=None,
+        error=types.ErrorData(
+            code=types.INVALID_REQUEST, message="The line is no JSON-RPC message"
+        ),
+    )
+)
 
 
 def serve(owner: str, snapshot: Snapshot) -> None:
-    """Serve one snapshot to the client at the other end of stdin and stdout."""
-    anyio.run(_serve, owner, snapshot)
+    """Serve one snapshot to the client at the other end of stdin and stdout.
+
+    If stdout can't be written, it ends the process with a sentence and status 1.
+    """
+    if sys.stdin is None or sys.stdout is None:  # closed before we began: there is no client
+        return
+    try:
+        anyio.run(_serve, owner, snapshot)
+    except* (BrokenPipeError, anyio.BrokenResourceError):
+        _leave()  # the client has gone, and nobody is left to be answered
+    except* OSError:
+        _leave("okf-mcp-server: the answers can't be written to stdout\n")
+
+
+def _leave(fault: str = "") -> NoReturn:
+    """End the process though a thread of the SDK's waits, for a line or for room in a pipe."""
+    sys.stderr.write(fault)
+    sys.stderr.flush()
+    os._exit(1 if fault else 0)
 
 
 async def _serve(owner: str, snapshot: Snapshot) -> None:
@@ -35,11 +65,11 @@ async def _serve(owner: str, snapshot: Snapshot) -> None:
     async with (
         stdio_server() as (stdin, stdout),
         stdout,
-        anyio.create_task_group() as tasks,
         from_client,
-        from_server,
+        from_server,  # these outlive the tasks, which take from them to the last answer
+        anyio.create_task_group() as tasks,
     ):
-        tasks.start_soon(requests.pass_questions, stdin, to_server)
+        tasks.start_soon(requests.pass_questions, stdin, to_server, stdout.send)
         tasks.start_soon(requests.pass_answers, from_server, stdout.send)
         await server.run(from_client, to_client, server.create_initialization_options())
 
@@ -48,24 +78,35 @@ class _Requests:
     """The requests that wait for an answer, told from the messages that pass by."""
 
     def __init__(self) -> None:
-        # Written by the two methods, each in its task; None is the id of an answer to no request.
-        self._pending: set[types.RequestId | None] = set()
+        # Written by the two methods, each in its task: how many wait under each id, as a client may
+        # use one twice; None is the id of an answer to no request.
+        self._pending: Counter[types.RequestId | None] = Counter()
         self._answered = anyio.Condition()
 
     async def pass_questions(
         self,
         stdin: AsyncIterable[SessionMessage | Exception],
         to_server: ObjectSendStream[SessionMessage | Exception],
+        answer: Callable[[SessionMessage], Awaitable[None]],
     ) -> None:
-        """Hand on what the client says; hold its end back until all is answered."""
+        """Hand on what the client says; hold its end back until all is answered.
+
+        A line that is no message is answered here, without an id: the SDK would drop it, and the
+        client wait for an answer that never comes.
+        """
         async with to_server:
-            async for item in stdin:
-                self._note(item)
-                await to_server.send(item)
-            with anyio.move_on_after(_LAST_ANSWERS_SECONDS):
-                async with self._answered:
-                    while self._pending:
+            async for received in stdin:
+                if isinstance(received, Exception):
+                    await answer(_NO_MESSAGE)
+                else:
+                    self._note(received.message)
+                    await to_server.send(received)
+            while self._pending.total():
+                with anyio.move_on_after(_LAST_ANSWERS_SECONDS) as waiting:
+                    async with self._answered:
                         await self._answered.wait()
+                if waiting.cancelled_caught:
+                    _leave()  # nobody takes the answers
 
     async def pass_answers(
         self,
@@ -73,21 +114,24 @@ class _Requests:
         send: Callable[[SessionMessage], Awaitable[None]],
     ) -> None:
         """Hand on what the server says."""
-        async for item in from_server:
-            await send(item)
-            if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
-                async with self._answered:
-                    self._pending.discard(item.message.id)
-                    self._answered.notify_all()
+        async for answer in from_server:
+            await send(answer)
+            if isinstance(answer.message, types.JSONRPCResponse | types.JSONRPCError):
+                await self._forget(answer.message.id)
 
-    def _note(self, item: SessionMessage | Exception) -> None:
-        if isinstance(item, Exception):
-            return
-        message = item.message
+    def _note(self, message: types.JSONRPCMessage) -> None:
         if isinstance(message, types.JSONRPCRequest):
-            self._pending.add(message.id)
+            self._pending[message.id] += 1
         elif (
             isinstance(message, types.JSONRPCNotification)
             and message.method == "notifications/cancelled"  # what it cancels is never answered
         ):
-            self._pending.discard(cancelled_request_id_from_params(message.params))
+            self._pending.pop(cancelled_request_id_from_params(message.params), None)
+
+    async def _forget(self, request_id: types.RequestId | None) -> None:
+        async with self._answered:
+            if self._pending[request_id] > 1:
+                self._pending[request_id] -= 1
+            else:
+                del self._pending[request_id]
+            self._answered.notify_all()

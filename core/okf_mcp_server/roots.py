@@ -43,7 +43,9 @@ class Scope:
     """The top level of the git work tree; of no repository, the folder itself."""
     owner: str
     roots: tuple[PurePosixPath, ...]
-    """Relative to `top`; `DEFAULT_ROOTS` itself where nobody chose any."""
+    """Relative to `top`."""
+    has_chosen_roots: bool
+    """Whether somebody named the roots: they are not `DEFAULT_ROOTS` for want of others."""
 
 
 def choose_scope(
@@ -66,13 +68,15 @@ def choose_scope(
         raise RootsError(f"{name} can't be read: {error.strerror}") from None
     if not folder.is_dir():
         raise RootsError(f"{name} is not a folder")
-    top = find_top(folder)
+    top = find_top(folder, environ)
     if top is None:
         log.warning("No git repository found: folder=%s", folder.name)
+    chosen = choose_roots(roots, environ)
     return Scope(
         top=top or folder,
         owner=choose_owner(owner, environ, top, folder),
-        roots=choose_roots(roots, environ),
+        roots=chosen or DEFAULT_ROOTS,
+        has_chosen_roots=bool(chosen),
     )
 
 
@@ -89,10 +93,12 @@ def add_scope_flags(parser: ArgumentParser) -> None:
     )
 
 
-def find_top(folder: Path) -> Path | None:
+def find_top(folder: Path, environ: Mapping[str, str]) -> Path | None:
     """Return the top level of the git work tree that `folder` is in; None if there is none.
 
-    Raises `RootsError` in a bare repository, which has no files to read.
+    git is found in the `PATH` of `environ`; what else is there for git, as in a hook, is left out,
+    for it would name another repository. Raises `RootsError` in a bare repository, which has no
+    files to read, and where the files of a repository lie elsewhere.
     """
     # A repository of another user is none to git, unless it is told not to mind. Nothing of the
     # repository is run here, and in a container its files are often another user's.
@@ -101,6 +107,7 @@ def find_top(folder: Path) -> Path | None:
         found = subprocess.run(  # noqa: S603 - the command is a constant
             [*command, "--show-toplevel"],
             cwd=folder,
+            env={name: value for name, value in environ.items() if not name.startswith("GIT_")},
             capture_output=True,
             check=False,
             timeout=_GIT_SECONDS,
@@ -110,16 +117,24 @@ def find_top(folder: Path) -> Path | None:
     is_bare, _, top = found.stdout.decode(errors="surrogateescape").partition("\n")
     if is_bare == "true":
         raise RootsError(
-            f"{folder.resolve().name} is a bare git repository, which has no files to read; "
+            f"{folder.name} is a bare git repository, which has no files to read; "
             "clone it, and run this in the clone"
         )
-    return Path(top.removesuffix("\n")) if found.returncode == 0 and top else None
+    if found.returncode != 0 or not top:
+        return None
+    path = Path(top.removesuffix("\n"))
+    if not folder.resolve().is_relative_to(path):
+        raise RootsError(
+            f"{folder.name} lies outside of its git repository's files (core.worktree); "
+            "nothing outside of a repository is read"
+        )
+    return path
 
 
 def choose_roots(
     flag: str | Sequence[str] | None, environ: Mapping[str, str]
 ) -> tuple[PurePosixPath, ...]:
-    """Return the scan roots: the flag, else `OKF_MCP_ROOTS`, else `DEFAULT_ROOTS`.
+    """Return the scan roots: the flag, else `OKF_MCP_ROOTS`, else none.
 
     The flag is comma-separated text or a sequence, the variable is colon-separated; the first that
     names a folder wins, and nothing is merged. Raises `RootsError` for a path that leaves the
@@ -130,7 +145,7 @@ def choose_roots(
         roots = tuple(_root(text.strip()) for text in candidates if text.strip())
         if roots:
             return tuple(dict.fromkeys(roots))
-    return DEFAULT_ROOTS
+    return ()
 
 
 def choose_owner(flag: str | None, environ: Mapping[str, str], top: Path | None, cwd: Path) -> str:

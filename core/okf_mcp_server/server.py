@@ -60,7 +60,7 @@ def build_server(
             raise MCPError(types.INVALID_PARAMS, "Invalid cursor")
         return types.ListToolsResult(tools=[])
 
-    server: Server[Any] = Server(
+    server = _Server(
         DISTRIBUTION,
         version=version(DISTRIBUTION),
         title=f"Knowledge of {owner}",
@@ -77,6 +77,17 @@ def build_server(
     )
     server.middleware.append(_mask_errors)
     return server
+
+
+class _Server(Server[Any]):
+    """The SDK's server, which claims no changes of the tools: they stay for its whole life.
+
+    The SDK declares all kinds of events as soon as one may be listened to.
+    """
+
+    def get_capabilities(self, *args: Any, **kwargs: Any) -> types.ServerCapabilities:
+        capabilities = super().get_capabilities(*args, **kwargs)
+        return capabilities.model_copy(update={"tools": types.ToolsCapability(list_changed=False)})
 
 
 async def _mask_errors(ctx: Context, call_next: CallNext) -> HandlerResult:

@@ -151,14 +151,15 @@ def _in_order(
     keyed: dict[tuple[OrderKey, str], TreeEntry] = {}
     for entry in entries:
         path = str(entry.path)
-        root = next(index for index, prefix in enumerate(prefixes) if path.startswith(prefix))
+        root = next(i for i, prefix in enumerate(prefixes) if f"{path}/".startswith(prefix))
         keyed[(root, path), entry.key] = entry  # a malformed commit may hold one path twice
     return [(place, entry) for (place, _), entry in sorted(keyed.items(), key=lambda kv: kv[0][0])]
 
 
 def _holds_any(root: PurePosixPath, files: Sequence[tuple[OrderKey, TreeEntry]]) -> bool:
+    """Say whether there is anything of a root: files, or the root itself as what can't be read."""
     prefix = _prefix(root)
-    return any(path.startswith(prefix) for (_, path), _ in files)
+    return any(path.startswith(prefix) or path == str(root) for (_, path), _ in files)
 
 
 def _prefix(root: PurePosixPath) -> str:

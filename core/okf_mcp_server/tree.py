@@ -78,14 +78,11 @@ class WorkingTree:
         """Return a sentence that says why there is no file under a root."""
         if self._leads_through_link(root):
             return "this scan root is a symbolic link, or behind one, and links are not followed"
-        try:
-            os.scandir(self._top / root).close()
-        except FileNotFoundError:
+        path = self._top / root
+        if not path.exists():
             return "this scan root doesn't exist; is its name right?"
-        except NotADirectoryError:
+        if not path.is_dir():
             return "this scan root is a file; name the folder that holds it"
-        except OSError as error:
-            return f"this scan root can't be read: {error.strerror}"
         return NO_MARKDOWN
 
     def _leads_through_link(self, root: PurePosixPath) -> bool:
@@ -93,15 +90,24 @@ class WorkingTree:
         return any((self._top / path).is_symlink() for path in below_top)
 
     def _walk(self, root: Path) -> Iterator[TreeEntry]:
-        unlisted: list[OSError] = []
-        for folder, folders, files in os.walk(root, onerror=unlisted.append, followlinks=False):
-            folders[:] = [name for name in folders if name != ".git"]
-            for name in filter(self._accepts, files):
-                if entry := self._entry(Path(folder, name)):
-                    yield entry
-        for error in unlisted:
-            if (folder := Path(error.filename)) != root:
+        # No recursion, which os.walk does before Python 3.12: folders may nest as they like.
+        folders = [root]
+        while folders:
+            folder = folders.pop()
+            try:
+                with os.scandir(folder) as listing:
+                    listed = [(each, each.is_dir(follow_symlinks=False)) for each in listing]
+            except (FileNotFoundError, NotADirectoryError):  # a root that is none; or it has gone
+                continue
+            except OSError:
                 yield self._unknown(folder)
+                continue
+            for each, is_folder in listed:
+                if is_folder:
+                    if each.name != ".git":
+                        folders.append(Path(each.path))
+                elif self._accepts(each.name) and (entry := self._entry(Path(each.path))):
+                    yield entry
 
     def _entry(self, path: Path) -> TreeEntry | None:
         """Return the entry of a file; None for what is none, such as a link."""

@@ -13,6 +13,7 @@ import yaml
 from yaml.reader import ReaderError
 
 from okf_mcp_server.errors import OkfError
+from okf_mcp_server.yaml_mistakes import find_mistake
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,9 +47,6 @@ _STOOD_FOR: Final = {stand_in: character for character, stand_in in _STAND_INS.i
 _SHOWN_CHARACTERS: Final = 60
 """How much of the author's text a reason quotes."""
 
-_QUOTES: Final = "a value that holds ': ' or begins with one of @ ` * & % { [ needs quotes"
-"""What mends most of what the parser calls a syntax error."""
-
 Entries: TypeAlias = dict[str, tuple[yaml.ScalarNode, yaml.Node]]
 """A mapping's key, as text, to its key node and its value node, in the author's order."""
 
@@ -77,9 +75,7 @@ def compose_mapping(text: str, *, unique_keys: bool = True) -> yaml.MappingNode 
         line = source.encode()[: error.position].count(b"\n") + 1
         raise YamlTextError(f"the character #x{error.character:02x} is not allowed", line) from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        reason = error.problem or error.context or "this is not YAML"
-        raise YamlTextError(f"{reason} ({_QUOTES})", mark.line + 1 if mark else None) from None
+        raise _syntax_error(error, text) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise YamlTextError(" ".join(str(error).split())) from None
     if not isinstance(root, yaml.MappingNode):
@@ -142,6 +138,17 @@ def line_of(node: yaml.Node) -> int:
     return node.start_mark.line + 1
 
 
+def _syntax_error(error: yaml.MarkedYAMLError, text: str) -> YamlTextError:
+    reason = error.problem or error.context or "this is not YAML"
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return YamlTextError(reason)
+    mistake = find_mistake(text, mark.line + 1)
+    if mistake is None:
+        return YamlTextError(reason, mark.line + 1)
+    return YamlTextError(f"{mistake.advice} ({reason})", mistake.line)
+
+
 def _check(node: yaml.Node, *, depth: int, budget: int, unique_keys: bool) -> int:
     """Check a node and all below it; return how much of `budget` is left.
 
@@ -169,7 +176,9 @@ def _check(node: yaml.Node, *, depth: int, budget: int, unique_keys: bool) -> in
 def _check_keys(node: yaml.MappingNode, *, unique_keys: bool) -> None:
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
-            raise YamlTextError("a key must be text", line_of(key))
+            raise YamlTextError(
+                "a key must be text; a value that begins with { needs quotes", line_of(key)
+            )
         if key.tag == _MERGE:
             _check_merge(value)
     for key in repeated_keys(node) if unique_keys else ():

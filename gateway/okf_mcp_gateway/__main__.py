@@ -19,6 +19,7 @@ def main() -> None:
     """Run the command line; a fault at the start is a sentence on stderr and status 1 (G1)."""
     parser = argparse.ArgumentParser(
         prog="okf-mcp-gateway",
+        allow_abbrev=False,
         description="Serve the exported Markdown of many git repositories over MCP.",
         epilog="Settings come from the environment, or from .env in the working directory.",
     )

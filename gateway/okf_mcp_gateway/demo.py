@@ -19,6 +19,7 @@ from okf_mcp_server.errors import OkfError
 OWNER: Final = "sample"
 
 _SAMPLE: Final = Path(__file__).parent / "sample"
+"""Its files end in `.md.txt`: a repository that holds a virtual environment would serve them."""
 _AUTHOR: Final = "Sample <sample@example.invalid> 1767225600 +0000"
 _TTL_SECONDS: Final = 5
 _GIT_SECONDS: Final = 30
@@ -109,8 +110,8 @@ def _commit() -> Iterator[bytes]:
     message = b"Write down what we know"
     yield f"commit refs/heads/main\ncommitter {_AUTHOR}\ndata {len(message)}\n".encode()
     yield message + b"\n"
-    for path in sorted(_SAMPLE.rglob("*.md")):
+    for path in sorted(_SAMPLE.rglob("*.md.txt")):
         content = path.read_bytes()
-        name = json.dumps(path.relative_to(_SAMPLE).as_posix())
+        name = json.dumps(path.relative_to(_SAMPLE).with_suffix("").as_posix())
         yield f"M 100644 inline {name}\ndata {len(content)}\n".encode()
         yield content + b"\n"

@@ -101,7 +101,8 @@ class Owner:
         self._puller = puller
         self._slots = slots
         self._clock = clock
-        self._scrub = scrub
+        self.scrub = scrub
+        """Takes secrets and our own paths out of a text that leaves the process (G4)."""
         self._pull_wait_seconds = pull_wait_seconds
         self._on_publish = on_publish
         self._made_at = clock.now()
@@ -238,7 +239,7 @@ class Owner:
             log.error("Pull failed unexpectedly: owner=%s", self.config.name, exc_info=error)
         fault = PullFault(
             type="CloneError" if isinstance(error, SourceError) else "LoadError",
-            message=self._scrub(_sentence(error))[:MAX_MESSAGE_CHARACTERS],
+            message=self.scrub(_sentence(error))[:MAX_MESSAGE_CHARACTERS],
             error_class=error_class(error),
         )
         if fault != self.state.fault:

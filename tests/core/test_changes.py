@@ -9,12 +9,11 @@ from mcp import Client
 from mcp.client.subscriptions import Subscription
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import (
-    PromptsListChanged,
     ResourcesListChanged,
     ResourceUpdated,
     ServerEvent,
-    ToolsListChanged,
 )
+from mcp_types import ResourcesCapability, SubscriptionFilter, ToolsCapability
 
 from okf_mcp_server import Snapshot, build_server
 from okf_mcp_server.changes import MAX_STREAMS, MAX_URIS, Changes, find_changes
@@ -27,8 +26,8 @@ A = ResourceUpdated("knowledge://acme/note/a")
 B = ResourceUpdated("knowledge://acme/note/b")
 C = ResourceUpdated("knowledge://acme/note/c")
 PLAN_A = ResourceUpdated("knowledge://acme/plan/a")
-SHOUTED_A = ResourceUpdated("KNOWLEDGE://ACME/note/%61")
-EVERYTHING = [LIST, A, B, C, PLAN_A, SHOUTED_A, ToolsListChanged(), PromptsListChanged()]
+SHOUTED_A = "KNOWLEDGE://ACME/note/%61"
+EVERYTHING = [LIST, A, B, C, PLAN_A]
 
 
 def note(*lines: str, body: str = "Body.", document_type: str = "Note") -> str:
@@ -47,9 +46,7 @@ BEFORE = {"a.md": note(DESCRIBED), "b.md": note()}
         pytest.param(
             {**BEFORE, "z.md": "No document."}, [], id="another file, so another commit alone"
         ),
-        pytest.param(
-            {**BEFORE, "a.md": note(DESCRIBED, body="Longer.")}, [A, SHOUTED_A], id="content alone"
-        ),
+        pytest.param({**BEFORE, "a.md": note(DESCRIBED, body="Longer.")}, [A], id="content alone"),
         pytest.param(
             {**BEFORE, "b.md": note(body="Longer.")}, [LIST, B], id="content that describes"
         ),
@@ -64,7 +61,7 @@ BEFORE = {"a.md": note(DESCRIBED), "b.md": note()}
         ),
         pytest.param({**BEFORE, "c.md": note()}, [LIST, C], id="one that came"),
         pytest.param({"a.md": BEFORE["a.md"]}, [LIST, B], id="one that went"),
-        pytest.param({}, [LIST, A, B, SHOUTED_A], id="all of them went"),
+        pytest.param({}, [LIST, A, B], id="all of them went"),
         pytest.param(
             {"z.md": note(DESCRIBED, "id: a", "title: a"), "b.md": BEFORE["b.md"]},
             [LIST],
@@ -77,7 +74,7 @@ BEFORE = {"a.md": note(DESCRIBED), "b.md": note()}
         ),
         pytest.param(
             {**BEFORE, "a.md": note(DESCRIBED, document_type="Plan")},
-            [LIST, A, PLAN_A, SHOUTED_A],
+            [LIST, A, PLAN_A],
             id="another type, so another URI",
         ),
         pytest.param(
@@ -93,17 +90,17 @@ def test_what_changed_is_told_and_nothing_else(
     before = load(BEFORE, commit="1" * 40)
     for previous in (None, before):
         swapped = load(after, commit="2" * 40, previous=previous)
-        assert find_changes(before, swapped, "acme", EVERYTHING) == events
+        assert find_changes(before, swapped, EVERYTHING) == events
 
 
 def test_the_first_publish_changes_the_list_and_what_is_there(load: Load) -> None:
-    assert find_changes(None, load(BEFORE), "acme", EVERYTHING) == [LIST, A, B, SHOUTED_A]
-    assert find_changes(None, load({}), "acme", EVERYTHING) == [LIST]
+    assert find_changes(None, load(BEFORE), EVERYTHING) == [LIST, A, B]
+    assert find_changes(None, load({}), EVERYTHING) == [LIST]
 
 
 def test_what_nobody_wants_is_not_told(load: Load) -> None:
-    assert find_changes(load(BEFORE), load({}), "acme", []) == []
-    assert find_changes(load(BEFORE), load({}), "acme", [B]) == [B]
+    assert find_changes(load(BEFORE), load({}), []) == []
+    assert find_changes(load(BEFORE), load({}), [B]) == [B]
 
 
 class Served:
@@ -140,13 +137,13 @@ async def test_each_stream_is_told_what_it_asked_for_until_all_are_ended(load: L
     async with connected(served) as client, AsyncExitStack() as stack:
         listing = await stack.enter_async_context(client.listen(resources_list_changed=True))
         reading = await stack.enter_async_context(
-            client.listen(resource_subscriptions=[B.uri, B.uri, SHOUTED_A.uri])
+            client.listen(resource_subscriptions=[B.uri, B.uri, SHOUTED_A])
         )
         nothing = await stack.enter_async_context(client.listen(tools_list_changed=True))
         served.publish(load({**BEFORE, "b.md": note(body="Two.")}))
         assert await take(reading, 1) == [B]
         served.publish(load({}))
-        assert await take(reading, 2) == [B, SHOUTED_A]
+        assert await take(reading, 2) == [B, A]
         served.changes.close()
         # The two publishes are one event for whoever took none in between, or two.
         assert {event async for event in listing} == {LIST}
@@ -186,12 +183,16 @@ async def test_a_stream_takes_a_thousand_resources_and_the_rest_is_refused(load:
         with pytest.raises(MCPError) as caught:
             async with client.listen(resource_subscriptions=uris):
                 pass
-        assert (caught.value.code, caught.value.message) == (
-            -32602,
-            "A stream takes 1000 resources at most; open another for the rest",
+        message = (
+            "A stream takes 1000 resources at most, and 64 long ones; open another for the rest"
         )
+        assert (caught.value.code, caught.value.message) == (-32602, message)
+        with pytest.raises(MCPError) as caught:
+            async with client.listen(resource_subscriptions=[f"{uris[0]}{'x' * 270_000}"]):
+                pass
+        assert (caught.value.code, caught.value.message) == (-32602, message)
         async with client.listen(
-            resources_list_changed=True, resource_subscriptions=[*uris[1:], uris[1]]
+            resources_list_changed=True, resource_subscriptions=[*uris[2:], uris[2]]
         ) as stream:
             assert stream.honored.resources_list_changed
 
@@ -219,6 +220,27 @@ async def test_after_the_end_of_all_streams_none_begins(load: Load) -> None:
             async with client.listen(resources_list_changed=True):
                 pass
     assert (caught.value.code, caught.value.message) == (-32603, "The server is stopping")
+
+
+@pytest.mark.anyio
+async def test_only_what_can_happen_here_is_acknowledged(load: Load) -> None:
+    served = Served(load(BEFORE))
+    others = ["knowledge://other/note/a", "file:///etc/passwd", "knowledge://acme/a", ""]
+    async with (
+        connected(served) as client,
+        client.listen(
+            tools_list_changed=True,
+            prompts_list_changed=True,
+            resources_list_changed=True,
+            resource_subscriptions=[*others, SHOUTED_A, A.uri, C.uri],
+        ) as stream,
+    ):
+        assert stream.honored == SubscriptionFilter(
+            resources_list_changed=True, resource_subscriptions=[A.uri, C.uri]
+        )
+        capabilities = client.server_capabilities
+        assert capabilities.tools == ToolsCapability(list_changed=False)
+        assert capabilities.resources == ResourcesCapability(subscribe=True, list_changed=True)
 
 
 @pytest.mark.anyio

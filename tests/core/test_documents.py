@@ -111,8 +111,8 @@ def test_a_page_knows_the_line_on_which_its_content_begins(body: str, line: int)
         b"---\ntype: Note\n---\n",
         b"---\ntype: Note\nexport: false\n---\n",
         b"---\ntype: Note\nexport: ~\n---\n",
-        b"---\n- export: true\n---\n",
-        b"\xef\xbb\xbf\xef\xbb\xbf---\ntype: Note\nexport: true\n---\n",
+        b"---\n- type\n---\n",
+        b"\xef\xbb\xbf\xef\xbb\xbf---\ntype: Note\nexport: false\n---\n",
     ],
     ids=ascii,
 )
@@ -124,7 +124,7 @@ def test_a_file_that_does_not_opt_in_is_nothing(raw: bytes) -> None:
 def test_a_file_that_seems_to_opt_in_says_why_it_is_none() -> None:
     with pytest.raises(DocumentError) as caught:
         read_page(b'---\ntype: Note\nexport: "true"\n---\n')
-    message = "not exported: 'true' is not the boolean true; write 'export: true', without quotes"
+    message = "not exported: 'true' is not the boolean true; write 'export: true' and no more"
     assert caught.value.fault == Fault("near-miss", message, 3)
 
 
@@ -176,8 +176,8 @@ def test_a_file_that_is_not_utf_8_is_unreadable_at_its_line(raw: bytes, line: in
 @pytest.mark.row("D4")
 def test_a_block_that_is_not_yaml_is_unreadable_at_its_line() -> None:
     message = (
-        "the frontmatter can't be read: mapping values are not allowed in this context (a value "
-        "that holds ': ' or begins with one of @ ` * & % { [ needs quotes)"
+        "the frontmatter can't be read: a value that holds ': ' or begins with one of "
+        "@ ` * & % ! | > { [ needs quotes (mapping values are not allowed in this context)"
     )
     assert fault(written("title: a: b")) == Fault("unreadable", message, 4, "warning")
 

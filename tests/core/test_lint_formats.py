@@ -204,3 +204,9 @@ def location(uri: str, line: int) -> dict[str, Any]:
             "region": {"startLine": line},
         }
     }
+
+
+@pytest.mark.parametrize("path", ["::error file=a.js::b.md", "##[error]b.md"])
+def test_a_line_of_text_is_no_workflow_command(path: str) -> None:
+    report = Report((Diagnostic("near-miss", "warning", path, 1, "x"),), documents=0)
+    assert as_text(report).startswith(f"./{path}:1: warning near-miss x\n")

@@ -209,9 +209,13 @@ UNSERVED = (
         (
             "[x](B.md) [x](linked/x.md) [x](folder.md)",
             [
-                f"6 broken-link the link '{path}' leads to design/{path}, which doesn't exist; "
+                f"6 broken-link the link '{path}' leads to design/{path}, which {reason}; "
                 "correct or remove it"
-                for path in ("B.md", "folder.md", "linked/x.md")
+                for path, reason in (
+                    ("B.md", "doesn't exist"),
+                    ("folder.md", "is no file"),
+                    ("linked/x.md", "lies behind a symbolic link, which is not followed"),
+                )
             ],
         ),
         (
@@ -272,7 +276,7 @@ def test_a_link_to_a_document_that_has_anothers_uri_is_a_warning(repository: Rep
 def test_a_documents_links_are_not_checked_beyond_a_bound(repository: Repository) -> None:
     assert links_of(repository, "\n\nWords\n\n[x](none.md)" + "[" * MAX_BRACKETS) == [
         (
-            "8 broken-link its links can't be checked: more than 512 Ki characters, or 10000 "
+            "8 unchecked-links its links can't be checked: more than 128 Ki characters, or 10000 "
             "brackets; split the document"
         )
     ]
@@ -301,7 +305,7 @@ def test_a_uri_is_good_if_the_server_would_answer_it(repository: Repository, uri
 @pytest.mark.row("T4")
 @pytest.mark.parametrize(
     ("path", "root"),
-    [("docs/deep/a.md", "docs"), ("a.md", "."), ("two words/a.md", "'two words'")],
+    [("docs/deep/a.md", "docs"), ("a.md", "."), ("two words/a.md", "two words")],
 )
 def test_a_file_that_opts_in_beyond_the_default_roots_is_a_warning(
     repository: Repository, path: str, root: str
@@ -317,7 +321,8 @@ def test_a_file_that_opts_in_beyond_the_default_roots_is_a_warning(
             path,
             1,
             "the file opts in, but the stdio server searches only design, backlog/docs, "
-            f"backlog/decisions; move it there, or give both --roots {root}",
+            f"backlog/decisions; move it there, or let server and linter search {root}, too "
+            "(--roots, OKF_MCP_ROOTS)",
         ),
     )
     assert findings(repository, "design,backlog/docs,backlog/decisions") == ()
@@ -395,3 +400,20 @@ def test_a_clean_repository_has_no_finding(repository: Repository) -> None:
     repository.document("a.md", body="[b](b.md)")
     repository.document("b.md", body="[a](a.md)")
     assert findings(repository) == ()
+
+
+@pytest.mark.row("T4")
+def test_a_link_of_any_length_is_judged_at_once_and_quoted_in_part(repository: Repository) -> None:
+    found, _ = links_of(repository, f"[x]({'a/' * 50_000}b.md)")  # the other: it is a description
+    assert "a/a/a/…' leads to design/a/a" in found
+    assert len(found) < 600
+
+
+@pytest.mark.row("T4")
+def test_an_id_of_very_many_documents_is_a_short_message(repository: Repository) -> None:
+    for number in range(12):
+        repository.document(f"{number:02}.md", id="one")
+    found = finding(repository)
+    assert len(found.paths) == 12
+    assert found.message.startswith("'one' is the id of 12 documents: 00.md, 01.md,")
+    assert "09.md and 2 more; give all but one" in found.message

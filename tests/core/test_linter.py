@@ -154,7 +154,7 @@ WRONG = {
         {"design/a.md": '---\nexport: "true"\ntype: Note\n---\n'},
         (
             "design/a.md:2: warning near-miss not exported: 'true' is not the boolean true; write "
-            "'export: true', without quotes"
+            "'export: true' and no more"
         ),
     ),
     "wrong case of a key": (
@@ -199,9 +199,9 @@ WRONG = {
     "a colon in a title": (
         {"design/a.md": f"---\n{TEXT}title: Queues: how\n---\n"},
         (
-            "design/a.md:4: warning unreadable the frontmatter can't be read: mapping values are "
-            "not allowed in this context (a value that holds ': ' or begins with one of @ ` * & % "
-            "{ [ needs quotes)"
+            "design/a.md:4: warning unreadable the frontmatter can't be read: a value that holds "
+            "': ' or begins with one of @ ` * & % ! | > { [ needs quotes (mapping values are not "
+            "allowed in this context)"
         ),
     ),
     "an id that is taken": (
@@ -225,7 +225,8 @@ WRONG = {
         {"docs/a.md": NOTE},
         (
             "docs/a.md:1: warning outside-roots the file opts in, but the stdio server searches "
-            "only design, backlog/docs, backlog/decisions; move it there, or give both --roots docs"
+            "only design, backlog/docs, backlog/decisions; move it there, or let server and linter "
+            "search docs, too (--roots, OKF_MCP_ROOTS)"
         ),
     ),
     "not UTF-8": (
@@ -293,7 +294,7 @@ def test_it_runs_anywhere_in_the_repository_and_totals_come_last(faulty: Reposit
     assert ended.stdout.splitlines() == [
         (
             "design/quoted.md:2: warning near-miss not exported: 'true' is not the boolean true; "
-            "write 'export: true', without quotes"
+            "write 'export: true' and no more"
         ),
         (
             "design/typeless.md:2: error missing-type export is true, but there is no type; write "
@@ -475,7 +476,7 @@ def test_a_reader_that_has_gone_is_no_fault_of_the_linter(faulty: Repository) ->
 @pytest.mark.parametrize(
     ("redirection", "status", "said"),
     [
-        (">&-", 1, ""),
+        (">&-", 2, "okf-mcp-lint: the findings can't be written: stdout is closed\n"),
         ("2>&-", 1, ""),
         (">/dev/full", 2, "okf-mcp-lint: the findings can't be written: No space left on device\n"),
     ],
@@ -524,7 +525,7 @@ def test_what_passes_a_bound_is_a_finding_in_time(repository: Repository) -> Non
     ended = lint(repository.clone, "--roots", "design")
     assert [line.split(" ")[:3] for line in ended.stdout.splitlines()[:-1]] == [
         ["design/large.md:1:", "warning", "unreadable"],
-        ["design/lines.md:5:", "warning", "broken-link"],
+        ["design/lines.md:5:", "warning", "unchecked-links"],
         ["design/long.md:1:", "warning", "unreadable"],
     ]
 

@@ -7,24 +7,26 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from okf_mcp_server.roots import (
-    DEFAULT_ROOTS,
     OwnerError,
     RootsError,
     choose_owner,
     choose_roots,
+    choose_scope,
     find_top,
 )
 from support.repositories import git
+
+ENVIRON = {"PATH": os.environ["PATH"]}
 
 
 @pytest.mark.row("D12")
 @pytest.mark.parametrize(
     ("flag", "variable", "expected"),
     [
-        (None, None, ["design", "backlog/docs", "backlog/decisions"]),
-        ("", "", ["design", "backlog/docs", "backlog/decisions"]),
-        (" , ", " : ", ["design", "backlog/docs", "backlog/decisions"]),
-        ([], None, ["design", "backlog/docs", "backlog/decisions"]),
+        (None, None, []),
+        ("", "", []),
+        (" , ", " : ", []),
+        ([], None, []),
         ("a,b", "c:d", ["a", "b"]),
         (" a/ ,, ./b ", None, ["a", "b"]),
         ("a:b", None, ["a:b"]),
@@ -49,8 +51,13 @@ def test_the_first_source_that_names_a_root_wins(
     assert choose_roots(flag, environ) == tuple(map(PurePosixPath, expected))
 
 
-def test_the_default_roots_are_those_of_the_contract() -> None:
-    assert list(map(str, DEFAULT_ROOTS)) == ["design", "backlog/docs", "backlog/decisions"]
+@pytest.mark.row("D12")
+@pytest.mark.parametrize("variable", ["", "design:backlog/docs:backlog/decisions"])
+def test_who_names_no_root_gets_those_of_the_contract(tmp_path: Path, variable: str) -> None:
+    environ = {**ENVIRON, "OKF_MCP_ROOTS": variable}
+    scope = choose_scope(tmp_path, roots=None, owner=None, environ=environ)
+    assert list(map(str, scope.roots)) == ["design", "backlog/docs", "backlog/decisions"]
+    assert scope.has_chosen_roots is bool(variable)
 
 
 @pytest.mark.row("D10", "D12")
@@ -112,11 +119,21 @@ def test_the_top_is_found_from_a_folder_of_the_repository(tmp_path: Path) -> Non
     top = tmp_path / "a b\n"
     (top / "deep/er").mkdir(parents=True)
     git("init", "--quiet", folder=top)
-    assert (find_top(top), find_top(top / "deep/er")) == (top.resolve(), top.resolve())
+    assert find_top(top, ENVIRON) == top.resolve()
+    assert find_top(top / "deep/er", ENVIRON) == top.resolve()
+
+
+@pytest.mark.row("D13")
+def test_what_a_hook_tells_git_names_no_other_repository(tmp_path: Path) -> None:
+    for name in ("mine", "other"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+        git("init", "--quiet", folder=tmp_path / name)
+    hook = {**ENVIRON, "GIT_DIR": str(tmp_path / "other/.git"), "GIT_WORK_TREE": "."}
+    assert find_top(tmp_path / "mine/deep", hook) == (tmp_path / "mine").resolve()
 
 
 def test_there_is_no_top_outside_a_repository(tmp_path: Path) -> None:
-    assert (find_top(tmp_path), find_top(tmp_path / "missing")) == (None, None)
+    assert (find_top(tmp_path, ENVIRON), find_top(tmp_path / "missing", ENVIRON)) == (None, None)
 
 
 @pytest.mark.row("D13")
@@ -125,7 +142,7 @@ def test_a_bare_repository_is_refused(tmp_path: Path) -> None:
     top.mkdir()
     git("init", "--quiet", "--bare", folder=top)
     with pytest.raises(RootsError) as caught:
-        find_top(top)
+        find_top(top, ENVIRON)
     assert str(caught.value) == (
         "acme.git is a bare git repository, which has no files to read; "
         "clone it, and run this in the clone"
@@ -137,10 +154,9 @@ def test_a_repository_of_another_user_has_its_top(tmp_path: Path) -> None:
     git("init", "--quiet", folder=tmp_path)
     if os.geteuid() == 0:
         os.chown(tmp_path, 65534, -1)
-    assert find_top(tmp_path) == tmp_path.resolve()
+    assert find_top(tmp_path, ENVIRON) == tmp_path.resolve()
 
 
-def test_there_is_no_top_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_top_without_git(tmp_path: Path) -> None:
     git("init", "--quiet", folder=tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_top(tmp_path) is None
+    assert find_top(tmp_path, {"PATH": str(tmp_path)}) is None

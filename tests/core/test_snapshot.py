@@ -74,8 +74,8 @@ def test_files_that_can_not_be_served_are_diagnostics_and_all_others_are_served(
             "warning",
             "broken.md",
             4,
-            f"{unreadable}mapping values are not allowed in this context (a value that holds ': ' "
-            "or begins with one of @ ` * & % { [ needs quotes)",
+            f"{unreadable}a value that holds ': ' or begins with one of @ ` * & % ! | > {{ [ needs "
+            "quotes (mapping values are not allowed in this context)",
         ),
         Diagnostic(
             "invalid-id",

@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,6 @@ from mcp import Client, StdioServerParameters
 
 import okf_mcp_server
 from okf_mcp_server import run
-from okf_mcp_server.roots import RootsError
 from support.repositories import Repository
 
 DEADLINE_SECONDS = 60
@@ -105,12 +107,12 @@ def test_stdout_holds_the_protocol_only_and_the_end_of_stdin_ends_the_server(
     assert ended.returncode == 0
     missing = "this scan root doesn't exist; is its name right?"
     assert ended.stderr.splitlines() == [
-        f"WARNING backlog/docs:1: {missing}",
-        f"WARNING backlog/decisions:1: {missing}",
+        f"WARNING backlog/docs: {missing}",
+        f"WARNING backlog/decisions: {missing}",
         (
-            "WARNING design/broken.md:3: the frontmatter can't be read: mapping values are not "
-            "allowed in this context (a value that holds ': ' or begins with one of @ ` * & % { [ "
-            "needs quotes)"
+            "WARNING design/broken.md:3: the frontmatter can't be read: a value that holds ': ' or "
+            "begins with one of @ ` * & % ! | > { [ needs quotes (mapping values are not allowed "
+            "in this context)"
         ),
         "INFO Serving: documents=2 owner=origin.clone roots=3",
     ]
@@ -138,8 +140,114 @@ def test_all_requests_before_the_end_of_stdin_are_answered(repository_folder: Pa
 
     answers = [json.loads(line) for line in ended.stdout.splitlines()]
     assert ended.returncode == 0
-    assert {answer["id"] for answer in answers} == {"first", *ids, "last"}
-    assert [answer["id"] for answer in answers if "error" in answer] == ["last"]
+    assert {answer["id"] for answer in answers} == {None, "first", *ids, "last"}
+    assert {answer["id"] for answer in answers if "error" in answer} == {None, "last"}
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": "first",
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+
+
+def listing(number: int) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": number, "method": "resources/list"}
+
+
+def cancelled(number: int) -> dict[str, object]:
+    return {
+        "jsonrpc": "2.0",
+        "method": "notifications/cancelled",
+        "params": {"requestId": number},
+    }
+
+
+@pytest.mark.row("T3")
+def test_cancelled_requests_and_ids_that_come_twice_end_well(repository_folder: Path) -> None:
+    pairs = [each for number in range(50) for each in (listing(number), cancelled(number))]
+    twice = [listing(1000), listing(1000), listing(1000)]
+    for messages in (pairs, twice):
+        stdin = "".join(json.dumps(each) + "\n" for each in [INITIALIZE, *messages])
+        for _ in range(3):
+            ended = serve(repository_folder, stdin=stdin)
+            assert ended.returncode == 0
+            assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.row("T3")
+def test_a_client_that_reads_late_gets_all_its_answers(repository_folder: Path) -> None:
+    (repository_folder / "design/long.md").write_text(NOTE.format("x" * 20_000))
+    uri = "knowledge://origin.clone/note/long"
+    read = {"jsonrpc": "2.0", "method": "resources/read", "params": {"uri": uri}}
+    messages = [INITIALIZE, *({**read, "id": number} for number in range(50))]
+    with running(repository_folder) as server:
+        assert server.stdin
+        assert server.stdout
+        server.stdin.write("".join(json.dumps(each) + "\n" for each in messages))
+        server.stdin.close()
+        # It can't end before its pipe, which holds less than this, is read.
+        assert len(server.stdout.readlines()) == len(messages)
+        assert server.wait(timeout=DEADLINE_SECONDS) == 0
+
+
+@pytest.mark.row("T3")
+def test_a_client_that_never_reads_does_not_keep_the_server(repository_folder: Path) -> None:
+    (repository_folder / "design/long.md").write_text(NOTE.format("x" * 200_000))
+    uri = "knowledge://origin.clone/note/long"
+    read = {"jsonrpc": "2.0", "method": "resources/read", "params": {"uri": uri}}
+    with running(repository_folder) as server:
+        assert server.stdin
+        for message in [INITIALIZE, *({**read, "id": number} for number in range(5))]:
+            server.stdin.write(json.dumps(message) + "\n")
+        server.stdin.close()
+        assert server.wait(timeout=DEADLINE_SECONDS) == 0
+
+
+@pytest.mark.row("T3")
+@pytest.mark.parametrize(
+    "line", ["{bad", "[]", '[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]', '{"id": 1}', "\x00"]
+)
+def test_a_line_that_is_no_message_is_answered_without_an_id(
+    repository_folder: Path, line: str
+) -> None:
+    ended = serve(repository_folder, stdin=f"{line}\n")
+    error = {"code": -32600, "message": "The line is no JSON-RPC message"}
+    assert ended.returncode == 0
+    assert json.loads(ended.stdout) == {"jsonrpc": "2.0", "id": None, "error": error}
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.row("T3")
+@pytest.mark.parametrize(
+    ("redirection", "status", "fault"),
+    [
+        ("<&-", 0, ""),
+        (">&-", 0, ""),
+        (">/dev/full", 1, "okf-mcp-server: the answers can't be written to stdout\n"),
+    ],
+)
+def test_a_pipe_that_is_closed_or_full_leaves_no_traceback(
+    repository_folder: Path, redirection: str, status: int, fault: str
+) -> None:
+    ping = '{"jsonrpc": "2.0", "id": 0, "method": "ping"}\n'
+    ended = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "okf_mcp_server"],
+        cwd=repository_folder,
+        env=environment(),
+        check=False,
+        input=ping,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+    )
+    assert ended.returncode == status
+    assert ended.stderr.endswith(f"roots=3\n{fault}")
 
 
 @pytest.mark.row("D12", "D13", "T2")
@@ -184,7 +292,7 @@ def test_a_folder_outside_git_is_served_under_its_own_name_with_a_warning_and_a_
 
 @pytest.mark.row("T2")
 @pytest.mark.parametrize(
-    ("path", "root"), [("docs/deep/c.md", "docs"), ("c.md", "."), ("a b/c.md", "'a b'")]
+    ("path", "root"), [("docs/deep/c.md", "docs"), ("c.md", "."), ("a b/c.md", "a b")]
 )
 def test_a_document_outside_the_roots_is_named_where_there_is_none_inside(
     repository: Repository, path: str, root: str
@@ -193,7 +301,7 @@ def test_a_document_outside_the_roots_is_named_where_there_is_none_inside(
     ended = serve(repository.clone)
     assert ended.stderr.splitlines()[-1] == (
         "INFO Nothing opts in under design, backlog/docs, backlog/decisions, "
-        f"but {path} does: --roots {root} finds it"
+        f"but {path} does: search {root}, too (--roots, OKF_MCP_ROOTS, or run's first argument)"
     )
 
 
@@ -213,15 +321,15 @@ def test_each_fault_of_a_root_or_a_file_is_a_line_and_everything_else_is_served(
     assert (ended.returncode, ended.stdout) == (0, "")
     assert ended.stderr.splitlines() == [
         f"WARNING No git repository found: folder={top.name}",
-        "WARNING file.md:1: this scan root is a file; name the folder that holds it",
+        "WARNING file.md: this scan root is a file; name the folder that holds it",
         (
-            "WARNING link:1: this scan root is a symbolic link, or behind one, and links are not "
+            "WARNING link: this scan root is a symbolic link, or behind one, and links are not "
             "followed"
         ),
-        "WARNING gone:1: this scan root doesn't exist; is its name right?",
+        "WARNING gone: this scan root doesn't exist; is its name right?",
         (
             "WARNING good/quoted.md:2: not exported: 'true' is not the boolean true; write "
-            "'export: true', without quotes"
+            "'export: true' and no more"
         ),
         "INFO Serving: documents=1 owner=me roots=4",
     ]
@@ -302,10 +410,82 @@ def test_a_bare_repository_is_one_sentence_and_status_1(repository: Repository) 
 @pytest.mark.row("T1")
 def test_a_base_dir_that_is_no_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RootsError, match=r"nowhere can't be read: No such file or directory$"):
-        run(base_dir=tmp_path / "nowhere")
-    with pytest.raises(RootsError, match=r"file is not a folder$"):
-        run(base_dir=tmp_path / "file")
+    for name, reason in [
+        ("nowhere", "can't be read: No such file or directory"),
+        ("file", "is not a folder"),
+    ]:
+        with pytest.raises(SystemExit) as caught:
+            run(base_dir=tmp_path / name)
+        assert caught.value.code == f"okf-mcp-server: {tmp_path / name} {reason}"
+
+
+@pytest.mark.row("T1")
+def test_a_script_with_a_bad_root_is_one_sentence_and_status_1(repository_folder: Path) -> None:
+    script = "from okf_mcp_server import run\n\nrun('../up')"
+    ended = serve(repository_folder, script=script)
+    sentence = "the scan root '../up' must be a relative path inside the repository"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (
+        1,
+        "",
+        f"okf-mcp-server: {sentence}\n",
+    )
+
+
+@contextmanager
+def running(folder: Path) -> Generator["subprocess.Popen[str]"]:
+    """Start a server, ended at last; it has answered `ping` when it is handed over."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "okf_mcp_server"],
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdin
+    assert server.stdout
+    try:
+        server.stdin.write('{"jsonrpc": "2.0", "id": 0, "method": "ping"}\n')
+        server.stdin.flush()
+        assert json.loads(server.stdout.readline())["id"] == 0
+        yield server
+    finally:
+        server.kill()
+        server.wait(timeout=DEADLINE_SECONDS)
+        for pipe in (server.stdin, server.stdout, server.stderr):
+            if pipe:
+                pipe.close()
+
+
+@pytest.mark.row("T3")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_server_that_waits_for_its_client(
+    repository_folder: Path, number: signal.Signals
+) -> None:
+    with running(repository_folder) as server:
+        server.send_signal(number)
+        assert server.wait(timeout=DEADLINE_SECONDS) == -number
+        assert server.stderr
+        assert "Traceback" not in server.stderr.read()
+
+
+@pytest.mark.row("T2", "T3")
+@pytest.mark.parametrize("is_asking", [True, False])
+def test_a_client_that_went_away_leaves_no_traceback(
+    repository_folder: Path, *, is_asking: bool
+) -> None:
+    with running(repository_folder) as server:
+        assert server.stdin
+        assert server.stdout
+        assert server.stderr
+        server.stdout.close()
+        if is_asking:
+            listing = '{"jsonrpc": "2.0", "id": 1, "method": "resources/list"}\n'
+            server.stdin.write(listing * 20)
+        server.stdin.close()
+        assert server.wait(timeout=DEADLINE_SECONDS) == 0
+        assert "Traceback" not in server.stderr.read()
 
 
 @pytest.mark.row("T1")

@@ -2,13 +2,26 @@
 
 import errno
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
 
+from okf_mcp_server import Diagnostic, load_docs
 from okf_mcp_server.tree import TreeEntry, WorkingTree
 
 TOP = PurePosixPath(".")
+
+
+@pytest.fixture
+def deep_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is removed by what doesn't recurse, which pytest does."""
+    folder = tmp_path / "deep"
+    folder.mkdir()
+    yield folder
+    subprocess.run(["rm", "-rf", str(folder)], check=True, timeout=60)
 
 
 def write(path: Path, content: bytes = b"x") -> None:
@@ -201,32 +214,56 @@ def test_what_may_not_be_read_is_an_error_of_that_file_or_folder(plain_user_fold
 
 
 @pytest.mark.row("D12")
-def test_a_root_without_files_says_why(plain_user_folder: Path) -> None:
-    top = plain_user_folder
+def test_a_root_without_files_says_why(tmp_path: Path) -> None:
+    top = tmp_path
     write(top / "a.md")
     write(top / "folder/b.txt")
-    write(top / "shut/c.md")
     (top / "link").symlink_to("folder")
-    (top / "shut").chmod(0)
     tree = WorkingTree(top)
 
     found = {
         root: (list(tree.entries([PurePosixPath(root)])), tree.why_empty(PurePosixPath(root)))
-        for root in ["gone", "a.md", "a.md/x", "folder", "link", "link/x", "shut"]
+        for root in ["gone", "a.md", "a.md/x", "folder", "link", "link/x"]
     }
 
-    (top / "shut").chmod(0o700)
     is_link = "this scan root is a symbolic link, or behind one, and links are not followed"
     is_file = "this scan root is a file; name the folder that holds it"
     assert found == {
         "gone": ([], "this scan root doesn't exist; is its name right?"),
         "a.md": ([], is_file),
-        "a.md/x": ([], is_file),
+        "a.md/x": ([], "this scan root doesn't exist; is its name right?"),
         "folder": ([], "this scan root holds no Markdown file; is its name right?"),
         "link": ([], is_link),
         "link/x": ([], is_link),
-        "shut": ([], "this scan root can't be read: Permission denied"),
     }
+
+
+@pytest.mark.row("D4")
+def test_a_root_that_may_not_be_read_is_an_error_of_its_own(plain_user_folder: Path) -> None:
+    write(plain_user_folder / "shut/a.md")
+    (plain_user_folder / "shut").chmod(0)
+
+    snapshot = load_docs(
+        WorkingTree(plain_user_folder), owner="acme", roots=[PurePosixPath("shut")]
+    )
+
+    (plain_user_folder / "shut").chmod(0o700)
+    assert snapshot.diagnostics == (
+        Diagnostic("unreadable", "warning", "shut", 1, "can't be read: Permission denied"),
+    )
+
+
+@pytest.mark.row("D4")
+def test_folders_may_nest_deeper_than_python_recurses(deep_folder: Path) -> None:
+    here = os.open(deep_folder, os.O_RDONLY)
+    for _ in range(sys.getrecursionlimit() + 100):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(os.open("a.md", os.O_WRONLY | os.O_CREAT, dir_fd=here))
+    os.close(here)
+    assert [path.count("/") for path in listed(deep_folder)] == [sys.getrecursionlimit() + 100]
 
 
 def test_a_tree_lists_the_names_that_it_accepts(tmp_path: Path) -> None:

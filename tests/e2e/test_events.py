@@ -422,14 +422,14 @@ def test_a_client_that_stopped_reading_does_not_hold_up_a_stop(
 def test_a_client_that_reads_slowly_gets_its_whole_answer_before_a_stop(
     process: GatewayProcess, repository: Repository
 ) -> None:
-    content = "é" * 2_000_000  # which JSON makes 12 MB of: more than the kernel's buffers take
+    content = "é" * 1_500_000  # which JSON makes 9 MB of: more than the kernel's buffers take
     repository.publish_document(content)
     assert process.refresh("acme").status == 200
     slow = RawRequest(process, {"uri": A.uri}, method="resources/read", buffer_bytes=262144)
     slow.wait_for(b"200 OK")
     with ThreadPoolExecutor(1) as pool:
         stopping = pool.submit(seconds_of_a_stop, process)
-        # All of it in about 2 s: more than a client that reads nothing has, less than a stop.
+        # All of it in about 1.5 s: more than a client that reads nothing has, less than a stop.
         answer = slow.read_to_its_end(pause_seconds=0.01)
         assert stopping.result(10) < STOP_SECONDS
     slow.close()

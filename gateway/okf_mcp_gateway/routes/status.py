@@ -73,7 +73,7 @@ def _row(owner: Owner, now: Instant, *, artifacts: bool, diagnostics: bool) -> d
     if state.name == "failed" and state.fault:
         row["error"] = {"type": state.fault.type, "message": state.fault.message}
     if diagnostics:
-        row["diagnostics"] = _diagnostics(state, owner.next_attempt_at)
+        row["diagnostics"] = _diagnostics(owner, state)
     return row
 
 
@@ -90,21 +90,21 @@ def _artifact(document: Document) -> dict[str, Any]:
     }
 
 
-def _diagnostics(state: OwnerState, next_attempt_at: Instant | None) -> dict[str, Any]:
+def _diagnostics(owner: Owner, state: OwnerState) -> dict[str, Any]:
     found = state.snapshot.diagnostics if state.snapshot else ()
     return {
         "items": [
             {
-                "path": diagnostic.path,
+                "path": owner.scrub(diagnostic.path),
                 "line": diagnostic.line,
                 "rule": diagnostic.rule,
                 "severity": diagnostic.severity,
-                "message": diagnostic.message,
+                "message": owner.scrub(diagnostic.message),
             }
             for diagnostic in found
         ],
         "error_class": state.fault.error_class if state.fault else None,
-        "next_attempt_at": _time(next_attempt_at),
+        "next_attempt_at": _time(owner.next_attempt_at),
         "parsed_files": state.snapshot.parsed_files if state.snapshot else None,
     }
 

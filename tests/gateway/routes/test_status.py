@@ -14,6 +14,7 @@ from support.git_http import GitHttpServer, GitHttpServerFactory
 from support.in_process import (
     NEVER_SECONDS,
     NOON,
+    NORTH_TOKEN,
     InProcess,
     in_order,
     put_a_file_in_the_place_of,
@@ -520,3 +521,20 @@ async def test_a_redirect_that_the_source_sends_is_not_told_either(
         assert (await gateway.row("acme"))["state"] == "failed"
         assert "hunter2" not in text
         assert "origin" not in text
+
+
+@pytest.mark.row("G4", "H9")
+async def test_what_a_file_says_of_a_secret_is_not_told(
+    published: Repository, tmp_path: Path
+) -> None:
+    text = f"---\n{NORTH_TOKEN}: 1\n{NORTH_TOKEN}: 2\n---\n"
+    published.write("twice.md", text)
+    published.write(f"{NORTH_TOKEN}.md", text)
+    published.publish()
+    async with running(tmp_path / "gateway", servers(acme=published.url)) as gateway:
+        await gateway.refresh("acme")
+        row = await gateway.row("acme", "diagnostics=true")
+        _, named, twice = row["diagnostics"]["items"]
+        assert (named["path"], twice["path"]) == ("***.md", "twice.md")
+        assert "***" in twice["message"]
+        assert NORTH_TOKEN not in (await gateway.get("/status?diagnostics=true")).text
