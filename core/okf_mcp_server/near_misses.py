@@ -4,7 +4,7 @@ Nothing here makes a file a document. It only tells an author why one isn't.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
@@ -18,6 +18,8 @@ _TRUE: Final = ("true", "yes", "on", "y", "t", "1")
 
 _SIMILARITY: Final = 0.75
 """How much a misspelt word is like the right one: `exprot`, `ture`."""
+
+_MAX_WORD_CHARACTERS: Final = 12
 
 _HEAD_LINES: Final = 20
 """How much of a file is searched for what was meant as frontmatter."""
@@ -70,8 +72,10 @@ def _means_true(written: Text) -> bool:
     return not isinstance(written, Mapping) and len(written) == 1 and _means_true(written[0])
 
 
-def _is_like(word: str, known: Iterable[str]) -> bool:
-    return bool(get_close_matches(word, known, n=1, cutoff=_SIMILARITY))
+def _is_like(word: str, known: Sequence[str]) -> bool:
+    """Say whether a word is one of the `known` or a slip of it; the first letter is seldom one."""
+    is_worth_a_look = word[:1] == known[0][0] and len(word) <= _MAX_WORD_CHARACTERS
+    return is_worth_a_look and bool(get_close_matches(word, known, n=1, cutoff=_SIMILARITY))
 
 
 def _bad_fence(text: str) -> NearMiss | None:

@@ -11,6 +11,9 @@ from typing import Final
 _VALUE: Final = r"^\s*(?:- +)?[^\s:'\"#][^:]*:[ \t]+"
 """How a line begins that gives a key a value."""
 
+_JUDGED_CHARACTERS: Final = 1000
+"""How much of a line is looked at: some patterns take time that grows as its square."""
+
 _NO_ESCAPE: Final = (
     r"(?:[^\"\\/abefnrtvNLPxuU0 _]|x(?![0-9A-Fa-f]{2})|u(?![0-9A-Fa-f]{4})|U(?![0-9A-Fa-f]{8}))"
 )
@@ -63,6 +66,6 @@ def find_mistake(text: str, line: int) -> Mistake | None:
     lines = text.split("\n")
     for pattern, advice in _MISTAKES:
         for number in (line, line - 1):
-            if 0 < number <= len(lines) and pattern.search(lines[number - 1]):
+            if 0 < number <= len(lines) and pattern.search(lines[number - 1][:_JUDGED_CHARACTERS]):
                 return Mistake(advice, number)
     return None
