@@ -149,6 +149,20 @@ def test_a_bare_repository_is_refused(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.row("D10", "D13")
+def test_a_repository_whose_files_lie_elsewhere_is_refused(tmp_path: Path) -> None:
+    for name in ("acme", "elsewhere"):
+        (tmp_path / name).mkdir()
+    git("init", "--quiet", folder=tmp_path / "acme")
+    git("config", "core.worktree", str(tmp_path / "elsewhere"), folder=tmp_path / "acme")
+    with pytest.raises(RootsError) as caught:
+        find_top(tmp_path / "acme", ENVIRON)
+    assert str(caught.value) == (
+        "acme lies outside of its git repository's files (core.worktree); "
+        "nothing outside of a repository is read"
+    )
+
+
 @pytest.mark.row("D13")
 def test_a_repository_of_another_user_has_its_top(tmp_path: Path) -> None:
     git("init", "--quiet", folder=tmp_path)
