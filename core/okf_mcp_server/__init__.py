@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from okf_mcp_server.server import build_server
     from okf_mcp_server.snapshot import Snapshot, load_docs
     from okf_mcp_server.stdio import run
-    from okf_mcp_server.tree import FileTree, WorkingTree
+    from okf_mcp_server.tree import FileTree, TreeEntry, WorkingTree
 
 __all__ = [
     "Changes",
@@ -23,6 +23,7 @@ __all__ = [
     "FileTree",
     "OkfError",
     "Snapshot",
+    "TreeEntry",
     "WorkingTree",
     "build_server",
     "extract_id",
@@ -38,6 +39,7 @@ _MODULES = {
     "FileTree": "tree",
     "OkfError": "errors",
     "Snapshot": "snapshot",
+    "TreeEntry": "tree",
     "WorkingTree": "tree",
     "build_server": "server",
     "extract_id": "documents",

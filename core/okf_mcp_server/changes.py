@@ -71,15 +71,15 @@ class Changes:
             raise MCPError(types.INTERNAL_ERROR, "The server is stopping")
         asked = params.notifications
         named = asked.resource_subscriptions or ()
-        if len(named) > MAX_URIS or sum(map(len, named)) > MAX_URI_CHARACTERS * _LONG_URIS:
+        uris: dict[str, None] = {}
+        if len(named) <= MAX_URIS:
+            uris = dict.fromkeys(filter(None, map(self._own_uri, named)))
+        if len(named) > MAX_URIS or sum(map(len, uris)) > MAX_URI_CHARACTERS * _LONG_URIS:
             message = (
                 f"A stream takes {MAX_URIS} resources at most, and {_LONG_URIS} long ones; "
                 "open another for the rest"
             )
             raise MCPError(types.INVALID_PARAMS, message)
-        uris = dict.fromkeys(
-            uri for each in named if (uri := normal_uri(self._owner, each)) is not None
-        )
         wanted: list[ServerEvent] = [ResourceUpdated(uri) for uri in uris]
         if asked.resources_list_changed:
             wanted.append(ResourcesListChanged())
@@ -115,6 +115,11 @@ class Changes:
         """End all streams, each with its result, and let none begin; returns at once."""
         self._is_closed = True
         self._streams.close()
+
+    def _own_uri(self, uri: str) -> str | None:
+        """Return the document's own URI; None for what can be no document of this owner."""
+        own = normal_uri(self._owner, uri) if len(uri) <= MAX_URI_CHARACTERS else None
+        return own if own is not None and len(own) <= MAX_URI_CHARACTERS else None
 
     def _forget(self, wanted: Iterable[ServerEvent]) -> None:
         self._wanted.subtract(wanted)

@@ -52,8 +52,9 @@ def as_text(report: Report) -> str:
     )
     return _lines(
         *(
-            f"{_plain_path(each.path)}:{each.line}: {each.severity} {each.rule} "
-            f"{_on_one_line(each.message)}"
+            _without_commands(
+                f"{each.path}:{each.line}: {each.severity} {each.rule} {_on_one_line(each.message)}"
+            )
             for each in report.findings
         ),
         totals,
@@ -147,9 +148,10 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _plain_path(path: str) -> str:
-    """Return a path that doesn't begin as a workflow command of GitHub does, `::` or `##[`."""
-    return f"./{path}" if path.startswith((":", "#")) else path
+def _without_commands(line: str) -> str:
+    """Return a line that is none of GitHub's commands: `::` at its head, or `##[` anywhere."""
+    plain = line.replace("##[", "#\\x23[")
+    return f"./{plain}" if plain.lstrip().startswith("::") else plain
 
 
 def _on_one_line(text: str) -> str:

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -43,7 +44,9 @@ def main() -> None:
         _write(FORMATS[arguments.format](report))
     except OkfError as error:
         if sys.stderr is not None:
-            sys.stderr.write(f"okf-mcp-lint: {error}\n")
+            with suppress(OSError):
+                sys.stderr.write(f"okf-mcp-lint: {error}\n")
+                sys.stderr.flush()
         sys.exit(_BAD_USAGE)
     is_faulty = report.errors or (arguments.strict and report.warnings)
     sys.exit(_FAULTY if is_faulty else _CLEAN)

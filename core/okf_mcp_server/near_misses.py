@@ -4,9 +4,8 @@ Nothing here makes a file a document. It only tells an author why one isn't.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
 from okf_mcp_server.frontmatter import Frontmatter
@@ -15,11 +14,6 @@ from okf_mcp_server.yaml_text import Text
 _KEYS: Final = ("export", "exported", "exports")
 _TRUE: Final = ("true", "yes", "on", "y", "t", "1")
 """What people write for `export` and for true, in lower case."""
-
-_SIMILARITY: Final = 0.75
-"""How much a misspelt word is like the right one: `exprot`, `ture`."""
-
-_MAX_WORD_CHARACTERS: Final = 12
 
 _HEAD_LINES: Final = 20
 """How much of a file is searched for what was meant as frontmatter."""
@@ -59,7 +53,9 @@ def _bad_value(frontmatter: Frontmatter) -> NearMiss | None:
 
 def _bad_key(frontmatter: Frontmatter) -> NearMiss | None:
     for key, line in frontmatter.lines.items():
-        if _is_like(key.strip().lower(), _KEYS) and _means_true(frontmatter.fields.get(key, "")):
+        word = key.strip().lower()
+        is_meant = word in _KEYS or _is_slip(word, "export")
+        if is_meant and _means_true(frontmatter.fields.get(key, "")):
             return NearMiss(f"not exported: the key is {key!r}; write 'export: true'", line)
     return None
 
@@ -68,14 +64,18 @@ def _means_true(written: Text) -> bool:
     """Say whether a value stands for true, also as text, misspelt, or alone in a list."""
     if isinstance(written, str):
         word = written.strip().strip(".,;!").lower()
-        return word in _TRUE or _is_like(word, _TRUE[:1])
+        return word in _TRUE or _is_slip(word, "true")
     return not isinstance(written, Mapping) and len(written) == 1 and _means_true(written[0])
 
 
-def _is_like(word: str, known: Sequence[str]) -> bool:
-    """Say whether a word is one of the `known` or a slip of it; the first letter is seldom one."""
-    is_worth_a_look = word[:1] == known[0][0] and len(word) <= _MAX_WORD_CHARACTERS
-    return is_worth_a_look and bool(get_close_matches(word, known, n=1, cutoff=_SIMILARITY))
+def _is_slip(word: str, right: str) -> bool:
+    """Say whether a word is the right one with its letters mixed, one too many or one too few."""
+    if sorted(word) == sorted(right):
+        return True
+    shorter, longer = sorted((word, right), key=len)
+    return len(longer) - len(shorter) == 1 and any(
+        longer[:index] + longer[index + 1 :] == shorter for index in range(len(longer))
+    )
 
 
 def _bad_fence(text: str) -> NearMiss | None:

@@ -3,7 +3,9 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from typing import Final, NoReturn
 
 import anyio
@@ -12,6 +14,7 @@ from anyio.abc import ObjectSendStream
 from mcp.server.stdio import stdio_server
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
 
 from okf_mcp_server.server import build_server
 from okf_mcp_server.snapshot import Snapshot
@@ -39,16 +42,38 @@ def serve(owner: str, snapshot: Snapshot) -> None:
         return
     try:
         anyio.run(_serve, owner, snapshot)
-    except* (BrokenPipeError, anyio.BrokenResourceError):
+    except* anyio.BrokenResourceError:
         _leave()  # the client has gone, and nobody is left to be answered
-    except* OSError:
+
+
+class _Stdout(TextIOWrapper):
+    """stdout, which ends the process when it can't be written: nobody is left to be answered."""
+
+    def write(self, text: str, /) -> int:
+        with _leaving_at_faults():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _leaving_at_faults():
+            super().flush()
+
+
+@contextmanager
+def _leaving_at_faults() -> Generator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        _leave()  # the client has gone
+    except OSError:
         _leave("okf-mcp-server: the answers can't be written to stdout\n")
 
 
 def _leave(fault: str = "") -> NoReturn:
     """End the process though a thread of the SDK's waits, for a line or for room in a pipe."""
-    sys.stderr.write(fault)
-    sys.stderr.flush()
+    if sys.stderr is not None:
+        with suppress(OSError):
+            sys.stderr.write(fault)
+            sys.stderr.flush()
     os._exit(1 if fault else 0)
 
 
@@ -62,8 +87,11 @@ async def _serve(owner: str, snapshot: Snapshot) -> None:
     to_server, from_client = anyio.create_memory_object_stream[SessionMessage | Exception]()
     to_client, from_server = anyio.create_memory_object_stream[SessionMessage]()
     requests = _Requests()
+    written = _Stdout(os.fdopen(os.dup(sys.stdout.fileno()), "wb"), encoding="utf-8")
+    if sys.stderr is not None:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # where stray output does no harm (T2)
     async with (
-        stdio_server() as (stdin, stdout),
+        stdio_server(stdout=anyio.wrap_file(written)) as (stdin, stdout),
         stdout,
         from_client,
         from_server,  # these outlive the tasks, which take from them to the last answer
@@ -72,6 +100,11 @@ async def _serve(owner: str, snapshot: Snapshot) -> None:
         tasks.start_soon(requests.pass_questions, stdin, to_server, stdout.send)
         tasks.start_soon(requests.pass_answers, from_server, stdout.send)
         await server.run(from_client, to_client, server.create_initialization_options())
+
+
+def _is_blank(fault: Exception) -> bool:
+    """Say whether what is no message is an empty line."""
+    return isinstance(fault, ValidationError) and not str(fault.errors()[0]["input"]).strip()
 
 
 class _Requests:
@@ -97,7 +130,8 @@ class _Requests:
         async with to_server:
             async for received in stdin:
                 if isinstance(received, Exception):
-                    await answer(_NO_MESSAGE)
+                    if not _is_blank(received):
+                        await answer(_NO_MESSAGE)
                 else:
                     self._note(received.message)
                     await to_server.send(received)

@@ -4,6 +4,7 @@ For the stdio server and the linter; the gateway's registry names owners and roo
 """
 
 import logging
+import os
 import subprocess
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
@@ -64,8 +65,9 @@ def choose_scope(
     name = "the working directory" if folder == Path() else folder
     try:
         folder = folder.resolve(strict=True)
-    except OSError as error:
-        raise RootsError(f"{name} can't be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no folder can have
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RootsError(f"{name} can't be read: {reason}") from None
     if not folder.is_dir():
         raise RootsError(f"{name} is not a folder")
     top = find_top(folder, environ)
@@ -123,7 +125,8 @@ def find_top(folder: Path, environ: Mapping[str, str]) -> Path | None:
     if found.returncode != 0 or not top:
         return None
     path = Path(top.removesuffix("\n"))
-    if not folder.resolve().is_relative_to(path):
+    # A work tree that the configuration names may be anything, above the folder, too.
+    if not (folder.resolve().is_relative_to(path) and os.path.lexists(path / ".git")):
         raise RootsError(
             f"{folder.name} lies outside of its git repository's files (core.worktree); "
             "nothing outside of a repository is read"
@@ -164,7 +167,14 @@ def choose_owner(flag: str | None, environ: Mapping[str, str], top: Path | None,
 
 def _root(text: str) -> PurePosixPath:
     path = PurePosixPath(text)
-    if path.is_absolute() or ".." in path.parts or "\0" in text:
+    if path.is_absolute() or ".." in path.parts or not _may_be_a_name(text):
         message = f"the scan root {text!r} must be a relative path inside the repository"
         raise RootsError(message)
     return path
+
+
+def _may_be_a_name(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False

@@ -67,7 +67,7 @@ def run(
     log.info(
         "Serving: documents=%d owner=%s roots=%d",
         len(snapshot.documents),
-        scope.owner,
+        printable(PurePosixPath(scope.owner)),
         len(scope.roots),
     )
     if not snapshot.documents:

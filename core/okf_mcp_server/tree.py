@@ -87,7 +87,10 @@ class WorkingTree:
 
     def _leads_through_link(self, root: PurePosixPath) -> bool:
         below_top = [root, *root.parents][:-1]
-        return any((self._top / path).is_symlink() for path in below_top)
+        try:
+            return any((self._top / path).is_symlink() for path in below_top)
+        except OSError:  # it can't be looked at, which a look into it will tell
+            return False
 
     def _walk(self, root: Path) -> Iterator[TreeEntry]:
         # No recursion, which os.walk does before Python 3.12: folders may nest as they like.

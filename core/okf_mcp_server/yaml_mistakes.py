@@ -12,7 +12,7 @@ _VALUE: Final = r"^\s*(?:- +)?[^\s:'\"#][^:]*:[ \t]+"
 """How a line begins that gives a key a value."""
 
 _JUDGED_CHARACTERS: Final = 1000
-"""How much of a line is looked at: some patterns take time that grows as its square."""
+"""How long a line may be to be looked at: some patterns take time that grows as its square."""
 
 _NO_ESCAPE: Final = (
     r"(?:[^\"\\/abefnrtvNLPxuU0 _]|x(?![0-9A-Fa-f]{2})|u(?![0-9A-Fa-f]{4})|U(?![0-9A-Fa-f]{8}))"
@@ -24,7 +24,7 @@ _MISTAKES: Final = tuple(
     for pattern, advice in (
         (r"^(?:<{7}|={7}|>{7})", "a merge conflict is left in it; settle it"),
         (r"^ *\t", "indent with blanks, not with a tab"),
-        (r"\{\{|\{%", "put what the template fills in into quotes"),
+        (r"^[^'\"]*(?:\{\{|\{%)", "put what the template fills in into quotes"),
         (r"^\s*[\w-]+:[^\s:/]", "write a blank after the colon"),
         (
             _VALUE + r"(?:'[^']*'[^\s'#]|\"(?:[^\"\\]|\\.)*\"[^\s#])",
@@ -64,8 +64,10 @@ class Mistake:
 def find_mistake(text: str, line: int) -> Mistake | None:
     """Return what is wrong where the parser gave up, on `line` or on the one before it."""
     lines = text.split("\n")
-    for pattern, advice in _MISTAKES:
-        for number in (line, line - 1):
-            if 0 < number <= len(lines) and pattern.search(lines[number - 1][:_JUDGED_CHARACTERS]):
+    for number in (line, line - 1):
+        if not 0 < number <= len(lines) or len(lines[number - 1]) > _JUDGED_CHARACTERS:
+            continue
+        for pattern, advice in _MISTAKES:
+            if pattern.search(lines[number - 1]):
                 return Mistake(advice, number)
     return None

@@ -188,7 +188,8 @@ async def test_a_stream_takes_a_thousand_resources_and_the_rest_is_refused(load:
         )
         assert (caught.value.code, caught.value.message) == (-32602, message)
         with pytest.raises(MCPError) as caught:
-            async with client.listen(resource_subscriptions=[f"{uris[0]}{'x' * 270_000}"]):
+            long = [f"knowledge://acme/note/{'é' * 675}{number:02}" for number in range(65)]
+            async with client.listen(resource_subscriptions=long):
                 pass
         assert (caught.value.code, caught.value.message) == (-32602, message)
         async with client.listen(
@@ -226,6 +227,7 @@ async def test_after_the_end_of_all_streams_none_begins(load: Load) -> None:
 async def test_only_what_can_happen_here_is_acknowledged(load: Load) -> None:
     served = Served(load(BEFORE))
     others = ["knowledge://other/note/a", "file:///etc/passwd", "knowledge://acme/a", ""]
+    others.append(f"knowledge://acme/note/{'é' * 1000}")  # no document's URI is as long
     async with (
         connected(served) as client,
         client.listen(

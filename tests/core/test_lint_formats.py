@@ -206,7 +206,15 @@ def location(uri: str, line: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("path", ["::error file=a.js::b.md", "##[error]b.md"])
-def test_a_line_of_text_is_no_workflow_command(path: str) -> None:
-    report = Report((Diagnostic("near-miss", "warning", path, 1, "x"),), documents=0)
-    assert as_text(report).startswith(f"./{path}:1: warning near-miss x\n")
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("::error file=a.js::b.md", "./::error file=a.js::b.md"),
+        (" ::error::b.md", "./ ::error::b.md"),
+        ("a/##[error]b.md", r"a/#\x23[error]b.md"),
+    ],
+)
+def test_a_line_of_text_is_no_workflow_command(path: str, shown: str) -> None:
+    finding = Diagnostic("near-miss", "warning", path, 1, "##[stop-commands]x")
+    line = rf"{shown}:1: warning near-miss #\x23[stop-commands]x"
+    assert as_text(Report((finding,), documents=0)).startswith(f"{line}\n")

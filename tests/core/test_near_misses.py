@@ -94,6 +94,10 @@ def test_a_fence_that_is_no_fence_is_a_near_miss(text: str, message: str, line: 
         "---\nexported: false\n---\n",
         "---\nmeta:\n  export: true\n---\n",
         "---\nimport: true\n---\n",
+        *(
+            f"---\n{key}: true\n---\n"
+            for key in ("explore", "expired", "exposed", "expert", "exporter", "export_pdf")
+        ),
     ],
     ids=ascii,
 )

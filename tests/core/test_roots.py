@@ -61,7 +61,9 @@ def test_who_names_no_root_gets_those_of_the_contract(tmp_path: Path, variable: 
 
 
 @pytest.mark.row("D10", "D12")
-@pytest.mark.parametrize("root", ["/", "/etc", "..", "../x", "a/../..", "a/../b", "//a", "a\0b"])
+@pytest.mark.parametrize(
+    "root", ["/", "/etc", "..", "../x", "a/../..", "a/../b", "//a", "a\0b", "\ud800"]
+)
 @pytest.mark.parametrize("source", ["flag", "sequence", "variable"])
 def test_a_root_that_may_leave_the_repository_is_refused(root: str, source: str) -> None:
     environ = {"OKF_MCP_ROOTS": f"a:{root}"} if source == "variable" else {}
@@ -150,11 +152,12 @@ def test_a_bare_repository_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("D10", "D13")
-def test_a_repository_whose_files_lie_elsewhere_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("elsewhere", ["elsewhere", "."])
+def test_a_repository_whose_files_lie_elsewhere_is_refused(tmp_path: Path, elsewhere: str) -> None:
     for name in ("acme", "elsewhere"):
         (tmp_path / name).mkdir()
     git("init", "--quiet", folder=tmp_path / "acme")
-    git("config", "core.worktree", str(tmp_path / "elsewhere"), folder=tmp_path / "acme")
+    git("config", "core.worktree", str(tmp_path / elsewhere), folder=tmp_path / "acme")
     with pytest.raises(RootsError) as caught:
         find_top(tmp_path / "acme", ENVIRON)
     assert str(caught.value) == (

@@ -211,7 +211,8 @@ def test_a_client_that_never_reads_does_not_keep_the_server(repository_folder: P
 
 @pytest.mark.row("T3")
 @pytest.mark.parametrize(
-    "line", ["{bad", "[]", '[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]', '{"id": 1}', "\x00"]
+    "line",
+    ["\n \t\r\n{bad", "[]", '[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]', '{"id": 1}', "\x00"],
 )
 def test_a_line_that_is_no_message_is_answered_without_an_id(
     repository_folder: Path, line: str
@@ -235,7 +236,7 @@ def test_a_line_that_is_no_message_is_answered_without_an_id(
 def test_a_pipe_that_is_closed_or_full_leaves_no_traceback(
     repository_folder: Path, redirection: str, status: int, fault: str
 ) -> None:
-    ping = '{"jsonrpc": "2.0", "id": 0, "method": "ping"}\n'
+    ping = '{"jsonrpc": "2.0", "id": 0, "method": "ping"}\n' * 5
     ended = subprocess.run(
         ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "okf_mcp_server"],
         cwd=repository_folder,
@@ -499,3 +500,27 @@ def test_a_working_directory_that_was_deleted_is_one_sentence_and_status_1(tmp_p
     sentence = "the working directory can't be read: No such file or directory"
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines() == [f"okf-mcp-server: {sentence}"]
+
+
+@pytest.mark.row("T3")
+def test_a_full_stdout_ends_the_server_though_its_client_still_holds_stdin(
+    repository_folder: Path,
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "okf_mcp_server"],
+            cwd=repository_folder,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    with server:
+        assert server.stdin
+        assert server.stderr
+        server.stdin.write(json.dumps(INITIALIZE) + "\n")
+        server.stdin.flush()
+        assert server.wait(timeout=DEADLINE_SECONDS) == 1
+        fault = "okf-mcp-server: the answers can't be written to stdout\n"
+        assert server.stderr.read().endswith(fault)

@@ -244,12 +244,16 @@ def test_a_root_that_may_not_be_read_is_an_error_of_its_own(plain_user_folder: P
     (plain_user_folder / "shut").chmod(0)
 
     snapshot = load_docs(
-        WorkingTree(plain_user_folder), owner="acme", roots=[PurePosixPath("shut")]
+        WorkingTree(plain_user_folder),
+        owner="acme",
+        roots=[PurePosixPath(name) for name in ("shut", "shut/deep", "x" * 300)],
     )
 
     (plain_user_folder / "shut").chmod(0o700)
     assert snapshot.diagnostics == (
         Diagnostic("unreadable", "warning", "shut", 1, "can't be read: Permission denied"),
+        Diagnostic("unreadable", "warning", "shut/deep", 1, "can't be read: Permission denied"),
+        Diagnostic("unreadable", "warning", "x" * 300, 1, "can't be read: File name too long"),
     )
 
 

@@ -69,3 +69,11 @@ def test_a_line_of_64_kib_is_judged_at_once(character: str) -> None:
     block = f"title: {character * 60_000}: {character * 5_000}\n\t: {{"
     with pytest.raises(FrontmatterError):
         read_frontmatter(f"---\n{block}\n---\n")
+
+
+@pytest.mark.row("D4")
+@pytest.mark.parametrize("good", [f'description: "{"x" * 1200}"', 'title: "{{ x }}"'])
+def test_a_good_line_above_is_not_blamed(good: str) -> None:
+    with pytest.raises(FrontmatterError) as caught:
+        read_frontmatter(f"---\n{good}\ntitle: a: b\n---\n")
+    assert (caught.value.reason.startswith(QUOTES), caught.value.line) == (True, 3)
