@@ -187,8 +187,8 @@ async def test_a_stream_takes_a_thousand_resources_and_the_rest_is_refused(load:
             "A stream takes 1000 resources at most, and 64 long ones; open another for the rest"
         )
         assert (caught.value.code, caught.value.message) == (-32602, message)
+        long = [f"knowledge://acme/note/{'é' * 675}{number:02}" for number in range(65)]
         with pytest.raises(MCPError) as caught:
-            long = [f"knowledge://acme/note/{'é' * 675}{number:02}" for number in range(65)]
             async with client.listen(resource_subscriptions=long):
                 pass
         assert (caught.value.code, caught.value.message) == (-32602, message)
