@@ -3,7 +3,7 @@ PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check conformance clients format lock clean
+.PHONY: help demo test check conformance clients prove soak fuzz format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -11,8 +11,11 @@ help: ## Show this list
 demo: $(VENV)/.runtime ## Serve the sample owner on this machine
 	@$(BIN)/okf-mcp-gateway demo
 
+# For `test` alone: in how many processes. Its tests wait more than they work, but some measure time.
+WORKERS ?= 2
+
 test: $(VENV)/.dev ## Run every test that needs no npm, and measure what they run
-	@$(BIN)/pytest --cov
+	@$(BIN)/pytest --cov --numprocesses=$(WORKERS) --dist=worksteal
 
 check: $(VENV)/.dev ## Check style, types and who imports whom
 	@$(BIN)/ruff format --check .
@@ -26,6 +29,24 @@ conformance: $(VENV)/.dev ## Run the official MCP suite and the Inspector (needs
 clients: $(VENV)/.dev ## Run real MCP clients (needs npm)
 	@$(BIN)/pytest -m npm tests/clients
 
+# For `prove` alone: a part of the names of those that are to be proven.
+ONLY ?=
+
+prove: $(VENV)/.dev ## Take away each protection, and see its tests fail (ONLY="part of a name")
+	@PYTHONPATH=tests $(BIN)/python -m proving "$(ONLY)"
+
+# For `soak` and `fuzz`: how long it goes on. The former's other tests take about half an hour.
+SECONDS ?= 60
+
+soak: $(VENV)/.dev ## Run the tests of faults ten times as long, and all faults at once (SECONDS=60)
+	@OKF_SOAK=10 OKF_SOAK_SECONDS=$(SECONDS) $(BIN)/pytest tests/faults
+
+# For `fuzz` alone: frontmatter, requests, servers or all of them, which share the time.
+TARGET ?= all
+
+fuzz: $(VENV)/.fuzz ## Hunt for inputs that break us (SECONDS=60 TARGET=all)
+	@PYTHONPATH=tests $(BIN)/python -m fuzz $(TARGET) $(SECONDS)
+
 format: $(VENV)/.dev ## Format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
@@ -34,7 +55,7 @@ lock: $(VENV)/.dev ## Pin the runtime dependencies anew
 	@$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
 
 clean: ## Remove the environment and what the tools left
-	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .coverage* dist build
+	rm -rf $(VENV) .fuzz .hypothesis .pytest_cache .ruff_cache .import_linter_cache .coverage* dist build
 
 # The first of PYTHON that runs, is new enough and can make virtual environments.
 $(VENV)/.created:
@@ -56,4 +77,9 @@ $(VENV)/.dev: $(VENV)/.runtime
 	@echo "Adding what the tests need ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+$(VENV)/.fuzz: $(VENV)/.dev
+	@$(BIN)/python -m pip install --quiet --only-binary atheris --group fuzz \
+		|| { echo "The fuzzer, atheris, has no wheel for this Python; make PYTHON=python3.11 clean fuzz has." >&2; exit 1; }
 	@touch $@

@@ -16,7 +16,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -34,6 +33,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from support.gateway_process import find_free_port
+
 ROOT = Path(__file__).parents[1]
 IMAGE_PATHS = ("/app", "/src", "/dist", "/etc/okf", "/var/cache/okf", "/usr/local/share")
 LOCK_LINE = re.compile(
@@ -49,6 +50,7 @@ SETTINGS = {
     "OKF_GATEWAY_PULL_WAIT": "5",
     "OKF_GATEWAY_GIT_TIMEOUT": "120",
     "OKF_GATEWAY_ALLOWED_ORIGINS": "",
+    "OKF_GATEWAY_MAX_REQUESTS": "1000",
     "OKF_GATEWAY_LOG_FORMAT": "text",
     "OKF_GATEWAY_LOG_LEVEL": "info",
 }
@@ -608,12 +610,12 @@ def test_the_check_without_a_token_is_a_sentence_and_status_1(image: Image) -> N
 
 
 def test_the_health_check_fails_where_nothing_listens(image: Image) -> None:
-    image.run(health_check(), OKF_GATEWAY_PORT=str(free_port()), expect=1)
+    image.run(health_check(), OKF_GATEWAY_PORT=str(find_free_port()), expect=1)
 
 
 @pytest.mark.row("H1", "P8")
 def test_the_image_serves_is_healthy_and_stops_within_five_seconds(image: Image) -> None:
-    port = str(free_port())
+    port = str(find_free_port())
     before = tree(image.path("/app"))
     process = subprocess.Popen(
         json.loads(only(FINAL, "ENTRYPOINT")),
@@ -717,12 +719,6 @@ def image_uid() -> int:
 def tree(folder: Path) -> dict[Path, tuple[int, int]]:
     files = [(each, each.lstat()) for each in folder.rglob("*")]
     return {path: (status.st_size, status.st_mtime_ns) for path, status in files}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:

@@ -190,3 +190,15 @@ def test_each_development_dependency_is_pinned_exactly_and_none_is_needed_at_run
     assert [pin for pin in pins if not re.fullmatch(r"[a-z-]+(\[[a-z]+\])?==[0-9.]+", pin)] == []
     needed = {re.split(r"[^a-z-]", each)[0] for each in project["project"]["dependencies"]}
     assert not needed & {re.split(r"[\[=]", pin)[0] for pin in pins}
+
+
+# What must pass before a change lands
+
+
+def test_ci_stops_at_the_first_failure_and_ends_with_the_summary_of_the_readmes_test_command() -> (
+    None
+):
+    lines = (PROJECT / ".ci" / "run").read_text().splitlines()
+    assert "set -euo pipefail" in lines
+    assert lines[-1] == "make test"
+    assert f"\n{lines[-1]}\n" in (PROJECT / "README.md").read_text()

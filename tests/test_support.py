@@ -667,6 +667,7 @@ def test_two(): pass
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project of its own that the ledger holds against `REFERENCE`."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeini("[pytest]\ntestpaths = checks\naddopts = --strict-markers")
     pytester.makeconftest(CONFTEST)
     pytester.path.joinpath("reference.md").write_text(REFERENCE)
@@ -751,6 +752,16 @@ def test_a_plain_run_leaves_out_what_is_from_npm_and_is_a_full_run(
     result = run(project, PROVING.replace(', "D2"', "") + of_npm)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["D2: no test claims it"])
+
+
+def test_it_does_not_matter_how_many_processes_ran_the_tests(project: pytest.Pytester) -> None:
+    workers = ("-p", "xdist.plugin", "-n", "2")
+    assert run(project, PROVING, *workers).ret == pytest.ExitCode.OK
+    later = PROVING.replace("(): pass\n@", "(): pytest.skip('later')\n@").replace(', "D2"', "")
+    result = run(project, later, *workers)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    unproven = "D1: no test that claims it ran and passed: checks/test_it.py::test_one"
+    result.stdout.fnmatch_lines(["*rows of the contract*", unproven, "D2: no test claims it"])
 
 
 def test_an_absent_reference_is_told_and_tolerated(project: pytest.Pytester) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from email.message import Message
 from http import HTTPStatus
 from http.client import HTTPConnection
+from itertools import count, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -28,6 +29,10 @@ POLL_SECONDS = 0.02
 START_DEADLINE_SECONDS = 30.0
 STOP_DEADLINE_SECONDS = 10.0
 REQUEST_DEADLINE_SECONDS = 30.0
+
+_FIRST_PORT = 10_000
+_PORTS_A_WORKER = 1_000
+_port_numbers = count(os.getpid())
 
 T = TypeVar("T")
 
@@ -48,10 +53,17 @@ def wait_until(
 
 
 def find_free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nobody listened on a moment ago.
+
+    The system hands out none of these by itself, and each process of tests has its own.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = _FIRST_PORT + worker % 20 * _PORTS_A_WORKER
+    for number in islice(_port_numbers, _PORTS_A_WORKER):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((host, port := first + number % _PORTS_A_WORKER))
+            return port
+    raise OSError(f"no port is free from {first} on")
 
 
 class GatewayExitedError(Exception):

@@ -2,7 +2,8 @@
 
 A test says what it proves by `@pytest.mark.row("D6", ...)`. The reference says what there is to
 prove: a table row or a heading that begins with an id, such as `| D6 |` or `### D6`. Both are
-compared at the end of a full run only, for a part of the tests proves a part of the rows.
+compared at the end of a full run only, for a part of the tests proves a part of the rows. The
+reports carry what a test claims, so that it doesn't matter which process ran it.
 """
 
 import re
@@ -14,8 +15,14 @@ import pytest
 _ROW = re.compile(r"(?:\|\s*|#{1,6}\s+)(?:<a [^>]*></a>)?\s*[*_`\[]*([A-Z]\d{1,3})\b")
 _FENCE = re.compile(r"\s*(```|~~~)")
 
+_CLAIM = "row"
+"""The name of the property of a report that holds a row."""
+
 _LEFT_OUT = "npm"
 """The marker of tests that a full run leaves out; what they prove beside it doesn't count."""
+
+_NARROWING = ("keyword", "deselect", "ignore", "ignore_glob", "collectonly", "lf", "stepwise")
+"""The options by which less than every test runs."""
 
 
 def read_row_ids(reference: str) -> frozenset[str]:
@@ -35,29 +42,26 @@ class RowLedger:
         # Written by the hooks below, in the order of a run.
         self._tests_by_row: dict[str, list[str]] = {}
         self._passed: set[str] = set()
-        self._has_deselected = False
         self._remarks: list[str] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Note which test claims which rows."""
+        """Let the reports of each test carry the rows that it claims."""
         for each in items:
             for marker in each.iter_markers("row"):
-                for row in marker.args:
-                    self._tests_by_row.setdefault(str(row), []).append(each.nodeid)
-
-    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Note that this is not a full run."""
-        is_part = any(each.get_closest_marker(_LEFT_OUT) is None for each in items)
-        self._has_deselected = self._has_deselected or is_part
+                each.user_properties.extend((_CLAIM, str(row)) for row in marker.args)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note which test passed; a skipped one, or one that may fail, proves nothing."""
+        """Note who claims what and who passed; one that is skipped or may fail proves nothing."""
+        if report.when == "setup":
+            for name, row in report.user_properties:
+                if name == _CLAIM:
+                    self._tests_by_row.setdefault(str(row), []).append(report.nodeid)
         if report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
             self._passed.add(report.nodeid)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Compare, and let the session fail if the two differ."""
-        if not self._is_full(session):
+        if _is_one_of_several(session.config) or not self._is_full(session):
             return
         if not self._reference.exists():
             self._remarks = [f"{self._reference} is not there: no row was checked"]
@@ -85,10 +89,7 @@ class RowLedger:
         )
         config = session.config
         is_cut_short = bool(session.shouldstop or session.shouldfail)
-        is_narrowed = self._has_deselected or any(
-            config.getoption(name, default=None)
-            for name in ("keyword", "ignore", "ignore_glob", "collectonly", "lf")
-        )
+        is_narrowed = any(config.getoption(name, default=None) for name in _NARROWING)
         is_narrowed = is_narrowed or config.getoption("markexpr") not in {"", f"not {_LEFT_OUT}"}
         return ended and not is_cut_short and not is_narrowed and not _selects_paths(config)
 
@@ -103,6 +104,11 @@ class RowLedger:
     def _find_unknown(self, known: frozenset[str]) -> Iterator[str]:
         for row in sorted(self._tests_by_row.keys() - known, key=_by_number):
             yield f"{row}: the reference knows no such row: {_names(self._tests_by_row[row])}"
+
+
+def _is_one_of_several(config: pytest.Config) -> bool:
+    """Whether this is a worker of pytest-xdist: the process that started it compares."""
+    return hasattr(config, "workerinput")
 
 
 def _selects_paths(config: pytest.Config) -> bool:
