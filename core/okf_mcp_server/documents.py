@@ -25,6 +25,9 @@ MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 MAX_DESCRIPTION_CHARACTERS: Final = 500
 """Where a description is cut (D8)."""
 
+MAX_SEARCHED_CHARACTERS: Final = 64 * 1024
+"""How much of a body is searched for its first paragraph: all else waits while a pattern looks."""
+
 MAX_URI_CHARACTERS: Final = 4096
 """How long a URI may be: clients of 2026-07-28 send it in a request header."""
 
@@ -258,10 +261,11 @@ def first_paragraph(content: str) -> str:
     """Return the first paragraph that is not a heading, its lines joined by a space (D8).
 
     Comments, thematic breaks and fenced code blocks are no paragraphs either. One that is longer
-    than a description may be ends soon after that length.
+    than a description may be ends soon after that length. One that begins after
+    `MAX_SEARCHED_CHARACTERS` isn't found.
     """
     paragraph: list[str] = []
-    for line in _NOT_PROSE.sub(_without, f"\n{content}").split("\n"):
+    for line in _NOT_PROSE.sub(_without, f"\n{content[:MAX_SEARCHED_CHARACTERS]}").split("\n"):
         if paragraph and _UNDERLINE.match(line):
             paragraph.clear()  # what stood above was a heading
             continue

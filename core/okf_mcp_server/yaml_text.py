@@ -40,9 +40,11 @@ _KNOWN_TAGS: Final = frozenset(
 )
 _TRUE: Final = frozenset({"true", "yes", "on"})
 
-_STAND_INS: Final = {0x85: 0xFFFFF, 0x2028: 0x10FFFE, 0x2029: 0x10FFFF}
-"""YAML 1.1 ends a line at these three, we don't (D2): the parser sees noncharacters instead."""
-_STOOD_FOR: Final = {stand_in: character for character, stand_in in _STAND_INS.items()}
+_LINE_ENDS: Final = "\x85\u2028\u2029"
+"""YAML 1.1 ends a line at these three, we don't (D2): the parser sees other characters instead."""
+
+_STAND_INS: Final = range(0x10FFFF, 0xFFFF, -1)
+"""Those that may be seen, the private ones first: a text never holds all of them."""
 
 _SHOWN_CHARACTERS: Final = 60
 """How much of the author's text a reason quotes."""
@@ -67,8 +69,8 @@ def compose_mapping(text: str, *, unique_keys: bool = True) -> yaml.MappingNode 
     isn't text, or stands twice (unless the caller looks for those, by `repeated_keys`), more than
     `MAX_DEPTH` levels or `MAX_NODES` nodes.
     """
-    needs_stand_ins = any(chr(character) in text for character in _STAND_INS)
-    source = text.translate(_STAND_INS) if needs_stand_ins else text
+    stand_ins = _stand_ins(text)
+    source = text.translate(stand_ins) if stand_ins else text
     try:
         root = yaml.compose(source, Loader=yaml.CSafeLoader)
     except ReaderError as error:
@@ -81,8 +83,8 @@ def compose_mapping(text: str, *, unique_keys: bool = True) -> yaml.MappingNode 
     if not isinstance(root, yaml.MappingNode):
         return None
     _check(root, depth=1, budget=MAX_NODES, unique_keys=unique_keys)
-    if needs_stand_ins:
-        _restore(root)
+    if stand_ins:
+        _restore(root, {stand_in: character for character, stand_in in stand_ins.items()})
     return root
 
 
@@ -136,6 +138,15 @@ def is_null(node: yaml.Node) -> bool:
 def line_of(node: yaml.Node) -> int:
     """Return the line on which a node begins, counted from 1."""
     return node.start_mark.line + 1
+
+
+def _stand_ins(text: str) -> dict[int, int]:
+    """Return what the parser sees for each of `_LINE_ENDS` in a text: what that doesn't hold."""
+    found = [ord(character) for character in _LINE_ENDS if character in text]
+    if not found:
+        return {}
+    held = set(text)
+    return dict(zip(found, (each for each in _STAND_INS if chr(each) not in held), strict=False))
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, text: str) -> YamlTextError:
@@ -197,14 +208,14 @@ def _shown(text: str) -> str:
     return repr(text[:_SHOWN_CHARACTERS] + "…" if is_long else text)
 
 
-def _restore(node: yaml.Node) -> None:
+def _restore(node: yaml.Node, stood_for: "Mapping[int, int]") -> None:
     """Put the characters back for which others stood in, in a checked node and all below it."""
     if isinstance(node, yaml.ScalarNode):
-        node.value = node.value.translate(_STOOD_FOR)
+        node.value = node.value.translate(stood_for)
     elif isinstance(node, yaml.SequenceNode):
         for child in node.value:
-            _restore(child)
+            _restore(child, stood_for)
     else:
         for key, value in node.value:
-            _restore(key)
-            _restore(value)
+            _restore(key, stood_for)
+            _restore(value, stood_for)

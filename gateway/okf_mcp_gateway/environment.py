@@ -22,6 +22,7 @@ _Choice = TypeVar("_Choice", bound=str)
 
 _MAX_PORT: Final = 65_535
 _PORT: Final = re.compile(r"[0-9]{1,5}")
+_COUNT: Final = re.compile(r"[0-9]{1,5}")
 _SECONDS: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._:\[\]-]+")
 
@@ -66,7 +67,7 @@ class Environment:
             if name.startswith(OUR_PREFIX) and name not in self._known:
                 settings = sorted(known for known in self._known if known.startswith(OUR_PREFIX))
                 self.faults.append(
-                    f"{self._source(name)}: {name} is not a setting; allowed: "
+                    f"{self._source(name)}: {_on_one_line(name)} is not a setting; allowed: "
                     f"{', '.join(settings)}."
                 )
 
@@ -96,6 +97,14 @@ class Environment:
         if _PORT.fullmatch(text) and int(text) <= _MAX_PORT:
             return int(text)
         self._refuse(name, "a whole number from 0 (any free port) to 65535")
+        return default
+
+    def count(self, name: str, default: int, *, low: int, high: int) -> int:
+        """Return the whole number in `name`, from `low` to `high`, both included."""
+        text = self.get(name) or str(default)
+        if _COUNT.fullmatch(text) and low <= int(text) <= high:
+            return int(text)
+        self._refuse(name, f"a whole number from {low} to {high}")
         return default
 
     def seconds(self, name: str, default: float, *, low: float, high: float) -> float:
@@ -141,13 +150,15 @@ class Environment:
         source = self._source(name if value else f"{name}_FILE")
         if value and file:
             self.faults.append(
-                f"{source}: {name} and {name}_FILE are both set; allowed: one of them."
+                f"{source}: {_on_one_line(name)} and {_on_one_line(f'{name}_FILE')} are both set;"
+                " allowed: one of them."
             )
         path = self._working_directory / file if file and not value else None
         text = read_secret_file(path) if path else value
         if text and has_control_characters(text):
+            where = _on_one_line(str(path or source))
             self.faults.append(
-                f"{path or source}: {name} holds a control character or a line break;"
+                f"{where}: {_on_one_line(name)} holds a control character or a line break;"
                 " allowed: one line of text."
             )
         return Secret(value) if path is None else Secret(path=path, clock=self._clock)
@@ -178,6 +189,10 @@ class Environment:
                 line = f"{path}, line {binding.original.line}"
                 self.faults.append(f"{line}: can't be read; allowed: NAME=value, quotes closed.")
         return {binding.key: binding for binding in bindings if binding.key}
+
+
+def _on_one_line(text: str) -> str:
+    return text if text.isprintable() else repr(text)
 
 
 def _reason(error: OSError | UnicodeDecodeError) -> str:

@@ -1,0 +1,1 @@
+"""The coverage-guided fuzzer: `make fuzz`, for as long as asked."""
