@@ -4,8 +4,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Final
 
 import anyio
+import anyio.to_thread
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,6 +16,7 @@ from starlette.middleware import Middleware
 
 from okf_mcp_gateway.auth import AllowedOrigins, BearerAuth, OriginGuard
 from okf_mcp_gateway.config import Configuration
+from okf_mcp_gateway.limits import RequestLimits
 from okf_mcp_gateway.owners import Owner, PullSlots
 from okf_mcp_gateway.registry import OwnerConfig
 from okf_mcp_gateway.routes.config import config_route
@@ -25,9 +29,13 @@ from okf_mcp_gateway.scrub import Scrubber
 from okf_mcp_gateway.source.git import Git
 from okf_mcp_gateway.source.mirror import Mirror
 from okf_mcp_gateway.source.puller import Puller
+from okf_mcp_gateway.source.removed_copies import sweep
 from okf_mcp_gateway.state import Clock
 from okf_mcp_server.changes import Changes
 from okf_mcp_server.server import build_server
+
+SWEEP_SECONDS: Final = 86_400
+"""How often copies that no owner has are looked for: a gateway may run for months."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,7 @@ def build_app(
             for name, owner in owners.items():
                 tasks.start_soon(owner.run)
                 tasks.start_soon(changes[name].run)
+            tasks.start_soon(_sweep_daily, settings.cache_dir, frozenset(owners), clock)
             try:
                 yield
             finally:
@@ -80,6 +89,7 @@ def build_app(
             Middleware(AllowedOrigins, origins=settings.allowed_origins),
             Middleware(BearerAuth, token=settings.token),
             Middleware(OriginGuard, origins=settings.allowed_origins),
+            Middleware(RequestLimits, max_requests=settings.max_requests),
         ],
         exception_handlers={HTTPException: error_responder(scrubber), Exception: crash_response},
         lifespan=lifespan,
@@ -92,6 +102,15 @@ def build_app(
             each.close()
 
     return Gateway(app, end_streams)
+
+
+async def _sweep_daily(cache_dir: Path, owners: frozenset[str], clock: Clock) -> None:
+    """Remove the copies of owners that left the registry a while ago (P6)."""
+    while True:
+        await anyio.to_thread.run_sync(
+            sweep, cache_dir, owners, clock.now().at, abandon_on_cancel=True
+        )
+        await anyio.sleep(SWEEP_SECONDS)
 
 
 def _owners(

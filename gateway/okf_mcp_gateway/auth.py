@@ -44,7 +44,7 @@ class BearerAuth:
             await self._app(scope, receive, send)
         elif scope["path"].startswith(PROBED_PREFIX):
             await error_response(404, "not found")(scope, receive, send)
-        elif _is_health(scope) or self._holds_token(scope):
+        elif is_health(scope) or self._holds_token(scope):
             await self._app(scope, receive, send)
         else:
             sentence = "a valid token is required: Authorization: Bearer <token>"
@@ -105,11 +105,16 @@ class OriginGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 403, or hand the request on."""
         origin = _origin(scope)
-        if origin is None or origin in self._origins or _is_health(scope):
+        if origin is None or origin in self._origins or is_health(scope):
             await self._app(scope, receive, send)
         else:
             sentence = "this origin is not allowed: see OKF_GATEWAY_ALLOWED_ORIGINS"
             await error_response(403, sentence)(scope, receive, send)
+
+
+def is_health(scope: Scope) -> bool:
+    """Whether this is the request that everybody may send (H1)."""
+    return scope["path"] == "/healthz" and scope.get("method") in {"GET", "HEAD"}
 
 
 def _origin(scope: Scope) -> str | None:
@@ -118,7 +123,3 @@ def _origin(scope: Scope) -> str | None:
         return None
     origins = Headers(scope=scope).getlist("origin")
     return ", ".join(origins) if origins else None
-
-
-def _is_health(scope: Scope) -> bool:
-    return scope["path"] == "/healthz" and scope.get("method") in {"GET", "HEAD"}

@@ -48,6 +48,8 @@ class Settings:
     """In lower case, as browsers send them: `scheme://host` or `scheme://host:port`."""
     log_format: LogFormat
     log_level: LogLevel
+    max_requests: int
+    """How many are answered at once, event streams apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ def _settings(environment: Environment) -> Settings:
         allowed_origins=environment.origins("OKF_GATEWAY_ALLOWED_ORIGINS"),
         log_format=environment.choice("OKF_GATEWAY_LOG_FORMAT", "text", _LOG_FORMATS),
         log_level=environment.choice("OKF_GATEWAY_LOG_LEVEL", "info", _LOG_LEVELS),
+        max_requests=environment.count("OKF_GATEWAY_MAX_REQUESTS", 1000, low=1, high=99_999),
     )
 
 

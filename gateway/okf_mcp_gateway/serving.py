@@ -12,15 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import FrameType
 from typing import Final
 
 import uvicorn
-from anyio import create_task_group, sleep
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from anyio import create_task_group, current_time, sleep
 
 from okf_mcp_gateway.app import build_app
 from okf_mcp_gateway.cache import hold_cache
 from okf_mcp_gateway.config import Configuration
+from okf_mcp_gateway.connection import Connection, raise_descriptor_limit
 from okf_mcp_gateway.logs import configure_logging
 from okf_mcp_gateway.scrub import Scrubber
 from okf_mcp_gateway.source.git import Git
@@ -39,6 +40,9 @@ _LAST_READS_SECONDS: Final = 1.0
 _LAST_THREADS_SECONDS: Final = 0.5
 """How long a thread may take to end by itself after that."""
 
+_TICKS_A_SECOND: Final = 10
+"""How often uvicorn calls `on_tick`."""
+
 _BACKLOG: Final = 2048
 """How many connections may wait to be accepted; uvicorn's own default."""
 
@@ -55,13 +59,14 @@ def serve(
     *,
     on_listening: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; `on_listening` gets the address once requests are answered.
+    """Serve until SIGTERM, SIGINT or SIGHUP; `on_listening` gets the address once we answer.
 
     Raises `OkfError` if the gateway can't start.
     """
     settings = configuration.settings
     scrubber = Scrubber(configuration.secrets, cache_dir=settings.cache_dir)
     configure_logging(settings, scrubber)
+    raise_descriptor_limit()
     with hold_cache(settings.cache_dir) as home, _listen(settings.host, settings.port) as listener:
         settings = replace(settings, port=listener.getsockname()[1])  # 0 asked for any free one
         configuration = replace(configuration, settings=settings)
@@ -70,7 +75,7 @@ def serve(
         options = uvicorn.Config(
             gateway.app,
             loop="uvloop",
-            http="httptools",
+            http=Connection,
             ws="none",
             lifespan="on",
             log_config=None,
@@ -81,10 +86,11 @@ def serve(
             timeout_graceful_shutdown=STOP_SECONDS,
         )
         server = _Server(options, (git.close, gateway.end_streams), on_listening)
-        # uvicorn takes signals only once it runs, and raises the one that stopped it again when it
-        # is done: its own handler is right for both.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, server.handle_exit)
+        # uvicorn takes signals only once it runs; what it does then is right before that, too.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Of those that `nohup` and the like told us to ignore, none.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, server.handle_exit)
         server.run(sockets=[listener])
         if server.lifespan.error_occurred:
             raise StartError("stopped by an internal error; the log has the rest")
@@ -124,6 +130,10 @@ class _Server(uvicorn.Server):
         self._before_stop = before_stop
         self._on_listening = on_listening
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's names
+        """Stop; a second signal hurries nothing, for a stop has its bound and owes answers."""
+        self.should_exit = True
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started and sockets:
@@ -134,6 +144,10 @@ class _Server(uvicorn.Server):
                 self._on_listening(address)
 
     async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS_A_SECOND == 0:
+            now = current_time()
+            for connection in self._connections():
+                connection.check_deadlines(now)
         # Without its owners' tasks the application would answer, and never pull again.
         return await super().on_tick(counter) or self.lifespan.error_occurred
 
@@ -142,27 +156,31 @@ class _Server(uvicorn.Server):
         for end in self._before_stop:
             end()
         async with create_task_group() as tasks:
-            tasks.start_soon(self._drop_who_does_not_read)
+            tasks.start_soon(self._drop_who_stands_still)
             await super().shutdown(sockets)
             tasks.cancel_scope.cancel()
 
-    async def _drop_who_does_not_read(self) -> None:
-        """Break off the connections whose clients take nothing: they keep a request from its end.
+    async def _drop_who_stands_still(self) -> None:
+        """Break off the connections whose clients take nothing, or still owe us their request.
 
-        For an event stream that is the rule: its client may be asleep, and nothing else ends it.
+        They keep a request from its end. For an event stream the former is the rule: its client may
+        be asleep, and nothing else ends it.
         """
         before = self._unsent_bytes()
         await sleep(_LAST_READS_SECONDS)
         for connection, size in self._unsent_bytes().items():
-            if size and size == before.get(connection):
+            if connection.owes_request or (size and size == before.get(connection)):
                 connection.transport.abort()
 
-    def _unsent_bytes(self) -> Mapping[HttpToolsProtocol, int]:
+    def _unsent_bytes(self) -> Mapping[Connection, int]:
         return {
             connection: connection.transport.get_write_buffer_size()
-            for connection in self.server_state.connections
-            if isinstance(connection, HttpToolsProtocol)
+            for connection in self._connections()
         }
+
+    def _connections(self) -> Sequence[Connection]:
+        connections = self.server_state.connections
+        return [each for each in connections if isinstance(each, Connection)]
 
 
 def _listen(host: str, port: int) -> socket.socket:

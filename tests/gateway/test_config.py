@@ -63,6 +63,7 @@ def test_only_the_token_is_required_and_the_rest_has_defaults(directory: Path) -
         allowed_origins=(),
         log_format="text",
         log_level="info",
+        max_requests=1000,
     )
     assert found.token.reveal() == SECRET
 
@@ -81,6 +82,7 @@ def test_the_environment_sets_everything(directory: Path) -> None:
         OKF_GATEWAY_ALLOWED_ORIGINS="https://App.example, http://localhost:3000,,https://app.example",
         OKF_GATEWAY_LOG_FORMAT="JSON",
         OKF_GATEWAY_LOG_LEVEL="Debug",
+        OKF_GATEWAY_MAX_REQUESTS="7",
     )
     assert found == Settings(
         token=found.token,
@@ -93,6 +95,7 @@ def test_the_environment_sets_everything(directory: Path) -> None:
         allowed_origins=("https://app.example", "http://localhost:3000"),
         log_format="json",
         log_level="debug",
+        max_requests=7,
     )
 
 
@@ -239,6 +242,7 @@ def test_a_token_that_no_header_could_carry_is_a_fault_and_not_repeated(
 BAD_VALUES = [
     ("OKF_GATEWAY_PORT", ["65536", "-1", "80.0", "http", "٨٠", "tcp://10.0.0.1:8080", "9" * 5000]),
     ("OKF_GATEWAY_PULL_WAIT", ["-1", "inf", "nan", "1e3", "3601", "5s", ".5", "9" * 5000]),
+    ("OKF_GATEWAY_MAX_REQUESTS", ["0", "-1", "1.5", "100000", "many", "9" * 5000]),
     ("OKF_GATEWAY_GIT_TIMEOUT", ["0", "0.05", "86401", "forever"]),
     (
         "OKF_GATEWAY_ALLOWED_ORIGINS",
@@ -276,6 +280,8 @@ def test_a_wrong_value_is_a_fault_that_names_it_and_what_is_allowed(
         ("OKF_GATEWAY_PORT", " ", {"port": 8080}),
         ("OKF_GATEWAY_PULL_WAIT", "0", {"pull_wait_seconds": 0.0}),
         ("OKF_GATEWAY_PULL_WAIT", "3600", {"pull_wait_seconds": 3600.0}),
+        ("OKF_GATEWAY_MAX_REQUESTS", "1", {"max_requests": 1}),
+        ("OKF_GATEWAY_MAX_REQUESTS", "99999", {"max_requests": 99_999}),
         ("OKF_GATEWAY_GIT_TIMEOUT", "0.1", {"git_timeout_seconds": 0.1}),
         ("OKF_GATEWAY_GIT_TIMEOUT", "86400", {"git_timeout_seconds": 86400.0}),
         (

@@ -39,6 +39,7 @@ def _content(configuration: Configuration) -> dict[str, Any]:
             "allowed_origins": list(settings.allowed_origins),
             "log_format": settings.log_format,
             "log_level": settings.log_level,
+            "max_requests": settings.max_requests,
         },
         "defaults": {"ref": registry.defaults.ref, "ttl": registry.defaults.ttl_seconds},
         "owners": {

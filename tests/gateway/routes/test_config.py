@@ -38,6 +38,7 @@ def expected(folder: Path) -> dict[str, Any]:
             "allowed_origins": ["https://app.example"],
             "log_format": "json",
             "log_level": "debug",
+            "max_requests": 7,
         },
         "defaults": {"ref": "trunk", "ttl": 30},
         "owners": {
@@ -69,6 +70,7 @@ ENVIRONMENT = {
     "OKF_GATEWAY_ALLOWED_ORIGINS": "https://app.example",
     "OKF_GATEWAY_LOG_FORMAT": "JSON",
     "OKF_GATEWAY_LOG_LEVEL": "debug",
+    "OKF_GATEWAY_MAX_REQUESTS": "7",
     "OKF_GIT_TOKEN_A": SOUTH_TOKEN,
     "OKF_GIT_TOKEN_B": SOUTH_TOKEN,
 }

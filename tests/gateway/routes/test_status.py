@@ -161,6 +161,7 @@ async def test_artifacts_come_before_the_error_and_diagnostics_after_all_else(
             "items": [],
             "error_class": None,
             "next_attempt_at": None,
+            "failing_since": None,
             "parsed_files": None,
         }
         assert in_order(shown) == in_order(
@@ -173,6 +174,7 @@ async def test_artifacts_come_before_the_error_and_diagnostics_after_all_else(
                         **nothing,
                         "error_class": "not_found",
                         "next_attempt_at": next_attempt_at,
+                        "failing_since": AT_NOON,
                     },
                 },
                 "acme": {
@@ -409,6 +411,37 @@ async def test_the_next_attempt_is_told_as_a_time(published: Repository, tmp_pat
 
         await until(is_second)
         assert set(seen) <= {"", "2026-07-17T12:00:01Z", second}
+
+
+@pytest.mark.row("H9", "P3")
+async def test_an_outage_is_told_with_its_beginning_and_with_when_a_request_tries_again(
+    published: Repository, tmp_path: Path
+) -> None:
+    async with running(tmp_path / "gateway", servers(acme=published.url)) as gateway:
+        seen: list[tuple[str | None, ...]] = []
+
+        async def pull() -> None:
+            await gateway.refresh("acme")
+            shown = (await gateway.row("acme", "diagnostics=true"))["diagnostics"]
+            keys = ("error_class", "failing_since", "next_attempt_at")
+            seen.append(tuple(shown[key] for key in keys))
+            gateway.clock.advance(10)
+
+        await pull()
+        published.take_away()
+        await pull()
+        await pull()
+        published.bring_back()
+        await pull()
+        published.take_away()
+        await pull()
+    assert seen == [
+        (None, None, None),
+        ("not_found", "2026-07-17T12:00:10Z", "2026-07-17T12:00:11Z"),
+        ("not_found", "2026-07-17T12:00:10Z", "2026-07-17T12:00:21Z"),
+        (None, None, None),
+        ("not_found", "2026-07-17T12:00:40Z", "2026-07-17T12:00:41Z"),
+    ]
 
 
 @pytest.mark.row("H5")

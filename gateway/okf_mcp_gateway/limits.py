@@ -1,0 +1,135 @@
+"""How many requests are answered at once, and what a request's body may be (H10).
+
+It stands behind the token: a stranger is refused before anything is counted or read.
+"""
+
+from http import HTTPStatus
+from typing import Final
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from okf_mcp_gateway.auth import is_health
+from okf_mcp_gateway.routes.rendering import error_response
+
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+"""The SDK's own bound for a message; here it holds on every route."""
+
+SMALL_BODY_BYTES: Final = 64 * 1024
+MAX_LARGE_BODIES: Final = 32
+"""How many bodies of more than `SMALL_BODY_BYTES` are held at a time: they are read whole."""
+
+_RETRY: Final = {"Retry-After": "1"}
+
+
+class RequestLimits:
+    """Hands a request on once its body is whole, and there is a place among those that run.
+
+    So a slow body takes no place, nor does an event stream once it has begun: those are bounded by
+    the owner. A plain answer takes one until it is handed over.
+    """
+
+    def __init__(self, app: ASGIApp, max_requests: int) -> None:
+        self._app = app
+        self._max_requests = max_requests
+        # Both written by the requests, on the event loop, when they begin and end.
+        self._running = 0
+        self._large_bodies = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 413, 415 or 503, or hand the request on."""
+        if scope["type"] != "http" or is_health(scope):
+            await self._app(scope, receive, send)
+        elif refusal := _refuse_head(scope):
+            await refusal(scope, receive, send)
+        else:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            if message.get("more_body", False):
+                await self._collect(message, scope, receive, send)
+            else:
+                await self._answer(message, scope, receive, send)
+
+    async def _collect(self, message: Message, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the rest of a body that comes in parts, then go on."""
+        body, is_large = bytearray(message["body"]), False
+        try:
+            while message.get("more_body", False):
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return
+                body += message.get("body", b"")
+                if len(body) > MAX_BODY_BYTES:
+                    await _too_large()(scope, receive, send)
+                    return
+                if len(body) > SMALL_BODY_BYTES and not is_large:
+                    if self._large_bodies == MAX_LARGE_BODIES:
+                        await _busy("too many large requests")(scope, receive, send)
+                        return
+                    self._large_bodies += 1
+                    is_large = True
+            whole = {"type": "http.request", "body": bytes(body), "more_body": False}
+            body.clear()
+            await self._answer(whole, scope, receive, send)
+        finally:
+            self._large_bodies -= is_large
+
+    async def _answer(self, message: Message, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._running >= self._max_requests:
+            await _busy("too many requests at once")(scope, receive, send)
+            return
+        first: list[Message] = [message]
+        is_counted = True
+
+        async def replay() -> Message:
+            return first.pop() if first else await receive()
+
+        async def watch(message: Message) -> None:
+            nonlocal is_counted
+            if is_counted and message["type"] == "http.response.start" and _is_stream(message):
+                self._running -= 1
+                is_counted = False
+            await send(message)
+
+        self._running += 1
+        try:
+            await self._app(scope, replay, watch)
+        finally:
+            self._running -= is_counted
+
+
+def _refuse_head(scope: Scope) -> Response | None:
+    """Return what is wrong with a body by its headers alone; None if nothing is."""
+    types = 0
+    for name, value in scope["headers"]:
+        if name == b"content-length" and int(value) > MAX_BODY_BYTES:
+            return _too_large()
+        if name == b"content-encoding" and value.strip().lower() != b"identity":
+            return error_response(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                "the body must not be compressed: send it without Content-Encoding",
+                {"Accept-Encoding": "identity"},
+            )
+        types += name == b"content-type"
+    if types > 1:
+        return error_response(HTTPStatus.BAD_REQUEST, "the header Content-Type stands twice")
+    return None
+
+
+def _too_large() -> Response:
+    return error_response(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        f"a request's body takes {MAX_BODY_BYTES // 1024 // 1024} MiB at most",
+    )
+
+
+def _busy(why: str) -> Response:
+    return error_response(HTTPStatus.SERVICE_UNAVAILABLE, f"{why}: try again", _RETRY)
+
+
+def _is_stream(start: Message) -> bool:
+    return any(
+        name == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in start["headers"]
+    )
