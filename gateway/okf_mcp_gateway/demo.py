@@ -9,6 +9,7 @@ import secrets
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -93,8 +94,11 @@ def _token(path: Path) -> str:
 
 def _make_repository(repository: Path, environ: Mapping[str, str]) -> None:
     """Make the sample repository unless it is there: one commit on `main`."""
-    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryFile() as commands:
-        git = Git(environ=environ, home=Path(home), deadline_seconds=_GIT_SECONDS)
+    with (
+        tempfile.TemporaryDirectory() as home,
+        tempfile.TemporaryFile() as commands,
+        closing(Git(environ=environ, home=Path(home), deadline_seconds=_GIT_SECONDS)) as git,
+    ):
         try:
             git.run(["rev-parse", "--quiet", "--verify", "refs/heads/main"], git_dir=repository)
         except GitError:

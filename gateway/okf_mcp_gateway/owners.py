@@ -10,11 +10,12 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from anyio import CapacityLimiter, Event, move_on_after, to_thread
+from anyio import CapacityLimiter, Event, create_task_group, move_on_after, to_thread
 
 from okf_mcp_gateway.registry import OwnerConfig, host_of
 from okf_mcp_gateway.source.error_class import SourceError, error_class
 from okf_mcp_gateway.source.git import GitError, GitStoppedError
+from okf_mcp_gateway.source.packs import REPACK_WEAR
 from okf_mcp_gateway.source.puller import Puller
 from okf_mcp_gateway.state import (
     Clock,
@@ -39,6 +40,9 @@ MAX_PULLS_PER_HOST: Final = 4
 MAX_RESTORES: Final = 4
 """How many cached copies are loaded at a time at the start."""
 
+MAX_REPACKS: Final = 1
+"""How many copies are repacked at a time: readers need the processors more."""
+
 MAX_MESSAGE_CHARACTERS: Final = 1000
 """How much is kept of what a git host may say in its error."""
 
@@ -51,13 +55,14 @@ class PullSlots:
     def __init__(self) -> None:
         self.restores = CapacityLimiter(MAX_RESTORES)
         self.threads = CapacityLimiter(MAX_PULLS)
+        self.repacks = CapacityLimiter(MAX_REPACKS)
         # One limiter a host, made when its first owner asks; only the event loop writes.
         self._hosts: dict[str, CapacityLimiter] = {}
 
     @asynccontextmanager
     async def of(self, url: str) -> AsyncGenerator[None]:
-        """Hold one of the places of the host of `url`; all files are of one host."""
-        host = host_of(url)
+        """Hold one of the places of the host of `url`; a source that is a file has its own."""
+        host = host_of(url) or url
         if host not in self._hosts:
             self._hosts[host] = CapacityLimiter(MAX_PULLS_PER_HOST)
         async with self._hosts[host]:
@@ -167,6 +172,8 @@ class Owner:
                 self._running = None
                 pull.done.set()
             failures = 0 if self.state.snapshot else failures + 1
+            if self._puller.wear >= 1:
+                await self._repack()
 
     async def _wait_for_restore(self) -> bool:
         """Say whether the cached copy was looked at, within the wait for a pull since the start."""
@@ -188,9 +195,24 @@ class Owner:
         now = self._clock.now()
         self.next_attempt_at = None if seconds is None else now.later(seconds)
         with move_on_after(seconds):
-            await self._wake.wait()
+            async with create_task_group() as meanwhile:
+                if self._puller.wear >= REPACK_WEAR:
+                    meanwhile.start_soon(self._repack)
+                await self._wake.wait()
+                meanwhile.cancel_scope.cancel()
         self._wake = Event()
         self.next_attempt_at = None
+
+    async def _repack(self) -> None:
+        """Make the copy on disk small again."""
+        try:
+            await to_thread.run_sync(
+                self._puller.repack, abandon_on_cancel=True, limiter=self._slots.repacks
+            )
+        except GitStoppedError:
+            return
+        except Exception:
+            log.exception("Copy not repacked: owner=%s", self.config.name)
 
     async def _restore(self) -> None:
         """Serve the cached copy, if it is sound, before its source is asked."""
@@ -249,6 +271,10 @@ class Owner:
                 fault.type,
                 fault.message,
             )
+            said = error.said if isinstance(error, SourceError | GitError) else ()
+            if said:
+                told = self.scrub(" | ".join(said))
+                log.debug("git said: owner=%s lines=%s", self.config.name, told)
         self.state = self.state.after_failure(fault, self._clock.now())
         return fault
 
@@ -274,7 +300,8 @@ class Owner:
 def _sentence(error: Exception) -> str:
     """Return what the operator reads: the text of an error that we know, else only its kind."""
     if isinstance(error, OSError):
-        return f"{error.strerror or type(error).__name__}: {error.filename or 'the cache'}"
+        reason = error.strerror or type(error).__name__
+        return f"{reason}: {error.filename}" if error.filename else reason
     if isinstance(error, SourceError | GitError):
         return str(error)
     return f"internal error ({type(error).__name__}); the log has the rest"

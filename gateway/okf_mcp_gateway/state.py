@@ -108,6 +108,8 @@ class OwnerState:
     """When the last pull ended, whatever its outcome; `pulled_at` if this process made none."""
     fault: PullFault | None = None
     """Why the last pull failed; None if it succeeded, or if there was none yet."""
+    failing_since: Instant | None = None
+    """When the first pull ended of those that failed since the last success; None without one."""
 
     @property
     def name(self) -> Literal["loading", "serving", "failed"]:
@@ -123,7 +125,15 @@ class OwnerState:
 
     def after_failure(self, fault: PullFault, at: Instant) -> "OwnerState":
         """Return the state after a pull that failed: what is served stays."""
-        return replace(self, attempted_at=at, fault=fault)
+        since = self.failing_since or at
+        return replace(self, attempted_at=at, fault=fault, failing_since=since)
+
+    @property
+    def retried_after(self) -> Instant | None:
+        """From when on a request retries an owner with content (P3); None if it doesn't fail."""
+        if not self.is_stale or self.attempted_at is None:
+            return None
+        return self.attempted_at.later(RETRY_SECONDS)
 
 
 def pulled_age_seconds(state: OwnerState, now: Instant) -> int | None:

@@ -104,7 +104,8 @@ def _diagnostics(owner: Owner, state: OwnerState) -> dict[str, Any]:
             for diagnostic in found
         ],
         "error_class": state.fault.error_class if state.fault else None,
-        "next_attempt_at": _time(owner.next_attempt_at),
+        "next_attempt_at": _time(owner.next_attempt_at or state.retried_after),
+        "failing_since": _time(state.failing_since),
         "parsed_files": state.snapshot.parsed_files if state.snapshot else None,
     }
 

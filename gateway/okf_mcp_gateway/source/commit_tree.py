@@ -1,13 +1,29 @@
-"""The Markdown files of one commit, read from git's objects: there are no links to follow."""
+"""The Markdown files of one commit, read from git's objects: there are no links to follow.
 
+What a commit may hold is bounded: a few kilobytes of objects can stand for more files, or for more
+text, than any memory holds.
+"""
+
+import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import IO, Final
 
+from okf_mcp_gateway.source.error_class import SourceError
 from okf_mcp_gateway.source.git import Git, GitError
+from okf_mcp_server.documents import MAX_DOCUMENT_BYTES
 from okf_mcp_server.tree import NO_MARKDOWN, SUFFIX, TreeEntry
+
+MAX_LISTING_BYTES: Final = 256 * 1024 * 1024
+"""How long git's list of a commit's files may be: some million files."""
+
+MAX_MARKDOWN_FILES: Final = 250_000
+"""How many of them may be Markdown."""
+
+MAX_MARKDOWN_BYTES: Final = 1024 * 1024 * 1024
+"""How large those may be together that are small enough to be documents."""
 
 _REGULAR_FILES: Final = frozenset({b"100644", b"100755"})
 
@@ -17,7 +33,8 @@ _SUFFIX: Final = SUFFIX.encode()
 class CommitTree:
     """The `FileTree` of a commit: the key of an entry is its blob's id.
 
-    Its methods raise `GitError` where the repository has lost an object.
+    Its methods raise `GitError` where the repository has lost an object, and `SourceError` where
+    the commit passes a bound.
     """
 
     def __init__(self, git: Git, git_dir: Path, commit: str) -> None:
@@ -27,24 +44,15 @@ class CommitTree:
 
     def entries(self, roots: Sequence[PurePosixPath]) -> Iterator[TreeEntry]:
         """Yield the regular Markdown files under the roots; links and submodules are left out."""
-        whole = PurePosixPath(".") in roots
-        paths = [] if whole else [f"{root}/" for root in roots]
-        arguments = ["ls-tree", "-r", "-z", "-l", "--full-tree", self._commit, "--", *paths]
-        for line in self._git.run(arguments, git_dir=self._git_dir).split(b"\0"):
-            if not line.endswith(_SUFFIX):
-                continue
-            fields, _, path = line.partition(b"\t")
-            mode, _, blob, size = fields.split()
-            if mode in _REGULAR_FILES:
-                if not size.isdigit():  # git writes BAD for an object that it doesn't find
-                    raise _lost(blob)
-                name = PurePosixPath(path.decode(errors="surrogateescape"))
-                yield TreeEntry(name, blob.decode(), int(size))
+        # All are counted before the first is made use of, which costs more.
+        for path, blob, size in list(self._files(roots)):
+            name = PurePosixPath(path.decode(errors="surrogateescape"))
+            yield TreeEntry(name, blob.decode(), size)
 
     def read(self, entries: Iterable[TreeEntry]) -> Iterator[tuple[TreeEntry, bytes | OSError]]:
         """Yield each entry with the bytes of its blob, all by one git process."""
         wanted = list(entries)
-        with tempfile.TemporaryFile(dir=self._git_dir) as questions:
+        with _scratch_file(self._git_dir) as questions:
             questions.writelines(f"{entry.key}\n".encode() for entry in wanted)
             questions.seek(0)
             arguments = ["cat-file", "--batch"]
@@ -64,9 +72,63 @@ class CommitTree:
         """Return a sentence that says why there is no file under a root."""
         return NO_MARKDOWN
 
+    def _files(self, roots: Sequence[PurePosixPath]) -> Iterator[tuple[bytes, bytes, int]]:
+        """Yield path, blob and size of each regular Markdown file under the roots."""
+        files = content_bytes = 0
+        for line in self._listing(roots):
+            if not line.endswith(_SUFFIX):
+                continue
+            fields, _, path = line.partition(b"\t")
+            mode, _, blob, digits = fields.split()
+            if mode not in _REGULAR_FILES:
+                continue
+            if not digits.isdigit():  # git writes BAD for an object that it doesn't find
+                raise _lost(blob)
+            size = int(digits)
+            files += 1
+            content_bytes += size if size <= MAX_DOCUMENT_BYTES else 0
+            if files > MAX_MARKDOWN_FILES:
+                raise _too_much(f"{MAX_MARKDOWN_FILES} Markdown files")
+            if content_bytes > MAX_MARKDOWN_BYTES:
+                raise _too_much(f"{MAX_MARKDOWN_BYTES // 1024 // 1024} MiB of Markdown")
+            yield path, blob, size
+
+    def _listing(self, roots: Sequence[PurePosixPath]) -> Iterator[bytes]:
+        """Yield the line of each file under the roots, as `git ls-tree` writes it."""
+        whole = PurePosixPath(".") in roots
+        paths = [] if whole else [f"{root}/" for root in roots]
+        arguments = ["ls-tree", "-r", "-z", "-l", "--full-tree", self._commit, "--", *paths]
+        listed_bytes = 0
+        line = bytearray()
+        with closing(self._git.stream(arguments, git_dir=self._git_dir)) as chunks:
+            for chunk in chunks:
+                listed_bytes += len(chunk)
+                if listed_bytes > MAX_LISTING_BYTES:
+                    raise _too_much(f"{MAX_LISTING_BYTES // 1024 // 1024} MiB of file names")
+                end, *others = chunk.split(b"\0")
+                line += end
+                for other in others:
+                    yield bytes(line)
+                    line = bytearray(other)
+
+
+def _scratch_file(folder: Path) -> IO[bytes]:
+    """Return a file that goes when it is closed; in memory where the system has such files.
+
+    So a copy on a full or a read-only disk can be read.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("questions"), "w+b")
+    return tempfile.TemporaryFile(dir=folder)
+
 
 def _lost(blob: bytes) -> GitError:
     return GitError(f"the copy has lost the blob {blob.decode()}")
+
+
+def _too_much(what: str) -> SourceError:
+    sentence = f"the commit has more than {what}; name the folders to serve by `roots`"
+    return SourceError(sentence, "policy")
 
 
 class _Reader:

@@ -2,8 +2,11 @@
 
 Nothing of the user's or the system's reaches git (G4, P7): its environment is built from nothing,
 its configuration is the file `gitconfig` beside this module, it has no terminal and no prompt.
+Nor does it outlive us: what it starts stays in its group, since all that git would do in a session
+of its own (collecting garbage, keeping passwords, watching files) is switched off there.
 """
 
+import errno
 import math
 import os
 import selectors
@@ -17,6 +20,7 @@ from threading import Lock
 from typing import IO, Final
 
 from okf_mcp_gateway.source.login import Login
+from okf_mcp_gateway.source.watchdog import Watchdog
 from okf_mcp_server.errors import OkfError
 
 PASSED_ON: Final = frozenset(
@@ -39,6 +43,9 @@ _CHUNK_BYTES: Final = 64 * 1024
 _TERM_SECONDS: Final = 0.5
 """How long git may take to remove its temporary files once its deadline has passed."""
 
+_REAP_SECONDS: Final = 0.5
+"""How long the processes of a group that was killed may take to end."""
+
 _POLL_SECONDS: Final = 0.001
 
 _NOTHING: Final[tuple[dict[str, str], tuple[int, ...]]] = ({}, ())
@@ -46,9 +53,20 @@ _NOTHING: Final[tuple[dict[str, str], tuple[int, ...]]] = ({}, ())
 
 _CONFIG: Final = Path(__file__).parent / "gitconfig"
 
+_BOUNDS: Final = Path(__file__).parent / "bounds.sh"
+"""What becomes git, which it finds by the operator's PATH."""
+
+_NOT_FOUND: Final = 127
+"""The status by which it says that there is none."""
+
 
 class GitError(OkfError):
     """git failed; the message is its own sentence, not scrubbed."""
+
+    def __init__(self, message: str, said: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.said = said
+        """All lines that git wrote to stderr; the middle of very many is left out."""
 
 
 class GitTimeoutError(GitError):
@@ -83,8 +101,10 @@ class Git:
         }
         self.started_processes = 0
         """How many commands were started so far; written under the lock."""
-        # Both written under the lock: by the thread that runs a command, and by `close`.
-        self._running: set[int] = set()
+        # All written under the lock: by the thread that runs a command, and by `close`.
+        self._running: dict[int, Path | None] = {}
+        self._watchdog: Watchdog | None = None
+        """Made for the first command."""
         self._closed = False
         self._lock = Lock()
 
@@ -131,8 +151,11 @@ class Git:
         if process.returncode != 0:
             if self._closed:
                 raise GitStoppedError("the gateway stops")
+            if process.returncode == _NOT_FOUND:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "git")
             status = f"git {arguments[0]} ended with status {process.returncode}"
-            raise GitError(_sentence(stderr) or status)
+            said = _lines(stderr)
+            raise GitError(_sentence(said) or status, said)
 
     def close(self) -> None:
         """Kill every running command, and let none start any more."""
@@ -140,6 +163,16 @@ class Git:
             self._closed = True
             for pid in self._running:
                 _signal_group(pid, signal.SIGKILL)
+                self._forget(pid)
+            if self._watchdog is not None:
+                self._watchdog.close()
+
+    def kill(self, git_dir: Path) -> None:
+        """Kill every command that runs in that repository: for its caller, it failed."""
+        with self._lock:
+            for pid, folder in self._running.items():
+                if folder == git_dir:
+                    _signal_group(pid, signal.SIGKILL)
 
     @contextmanager
     def _process(
@@ -156,14 +189,18 @@ class Git:
             "GIT_DIR": str(git_dir or os.devnull),
         }
         with login.hand_over() if login else nullcontext(_NOTHING) as (variables, descriptors):
-            process = self._start(arguments, {**environment, **variables}, stdin, descriptors)
+            process = self._start(
+                arguments, {**environment, **variables}, git_dir, stdin, descriptors
+            )
         try:
             yield process
         finally:
             _end(process.pid)
             with self._lock:
-                self._running.discard(process.pid)
+                del self._running[process.pid]
+                self._forget(process.pid)
             process.wait()
+            _reap_group(process.pid)
             for pipe in (process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
@@ -172,25 +209,37 @@ class Git:
         self,
         arguments: Sequence[str],
         environment: Mapping[str, str],
+        git_dir: Path | None,
         stdin: IO[bytes] | None,
         descriptors: Sequence[int],
     ) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._closed:
                 raise GitStoppedError("the gateway stops")
+            if self._watchdog is None:
+                self._watchdog = Watchdog()
             process = subprocess.Popen(  # noqa: S603 - no shell; untrusted words follow a `--`
-                ["git", *arguments],  # noqa: S607 - git is found by the operator's PATH
+                ["/bin/sh", str(_BOUNDS), *arguments],
                 env=environment,
                 stdin=stdin or subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
+                # Past a limit of file sizes git then says so; its default is to die of SIGXFSZ.
+                restore_signals=False,
                 pass_fds=descriptors,
                 cwd="/",
             )
-            self._running.add(process.pid)
+            # Killed between these two, we leave git to its own deadline for a silent host.
+            self._watchdog.watch(process.pid)
+            self._running[process.pid] = git_dir
             self.started_processes += 1
         return process
+
+    def _forget(self, pid: int) -> None:
+        """Tell the watchdog that a group was killed; the lock is held, and nothing reaped yet."""
+        if self._watchdog is not None:
+            self._watchdog.forget(pid)
 
 
 def _configuration_variables(configuration: Mapping[str, str]) -> dict[str, str]:
@@ -255,14 +304,29 @@ def _end(pid: int) -> None:
     _signal_group(pid, signal.SIGKILL)
 
 
+def _reap_group(group: int) -> None:
+    """Reap what a killed git left behind, where the system hands orphans to us.
+
+    It does so if we are process 1, as in a container: they would stay zombies.
+    """
+    deadline = time.monotonic() + _REAP_SECONDS
+    with suppress(ChildProcessError):  # no child of ours is in that group
+        while time.monotonic() < deadline:
+            if os.waitpid(-group, os.WNOHANG) == (0, 0):
+                time.sleep(_POLL_SECONDS)
+
+
 def _signal_group(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):  # the latter: macOS, of a dead process
         os.killpg(pid, number)
 
 
-def _sentence(stderr: bytearray) -> str | None:
-    """Return git's first `fatal:` line, else its last line (S1)."""
+def _lines(stderr: bytearray) -> tuple[str, ...]:
     text = stderr.decode(errors="replace").replace("\r", "\n")
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    return tuple(line.strip() for line in text.split("\n") if line.strip())
+
+
+def _sentence(lines: tuple[str, ...]) -> str | None:
+    """Return git's first `fatal:` line, else its last line (S1)."""
     fatal = next((line for line in lines if line.startswith("fatal:")), None)
     return fatal or (lines[-1] if lines else None)

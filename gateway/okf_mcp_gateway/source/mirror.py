@@ -2,14 +2,16 @@
 
 Nothing replaces the served commit before `publish`, and nothing on disk is deleted before what
 replaces it is whole (P4). A copy is updated in place; a new one, or one for a broken copy, is made
-beside it and moved there. `HEAD` names the served commit.
+beside it and moved there. `HEAD` names the served commit. Each fetch leaves a pack: see `packs`.
 """
 
 import json
 import os
 import re
+import secrets
 import shutil
-import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,18 +19,23 @@ from typing import Any, Final
 
 from okf_mcp_gateway.registry import OwnerConfig
 from okf_mcp_gateway.source.commit_tree import CommitTree
-from okf_mcp_gateway.source.error_class import SourceError, error_class
+from okf_mcp_gateway.source.error_class import SourceError, disk_sentence, git_class
 from okf_mcp_gateway.source.git import Git, GitError, GitTimeoutError
 from okf_mcp_gateway.source.login import Login
-
-MAX_FETCHES: Final = 200
-"""How often new commits are fetched into one copy before it is replaced by a new one."""
+from okf_mcp_gateway.source.packs import Packs
 
 _NEXT: Final = "refs/okf/next"
 """Our private ref, at what the last fetch brought."""
 
-_RECORD: Final = "okf.json"
+RECORD: Final = "okf.json"
 """The file in the copy that says which source it is of, and when that was last reached."""
+
+_OWN_CONFIGURATION: Final = re.compile(
+    r"\[(?:core|extensions)\]"
+    r"|\t(?:repositoryformatversion|filemode|bare|ignorecase|precomposeunicode|symlinks"
+    r"|objectformat|refstorage) = \w+"
+)
+"""The lines that `git init` writes into the configuration of a copy."""
 
 _SHA1_DIGITS: Final = 40
 _OBJECT_ID: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -62,12 +69,13 @@ class StoredCopy:
 
 
 class Mirror:
-    """The copy of one owner; used by one thread at a time."""
+    """The copy of one owner; used by one thread at a time, but for its packs."""
 
     def __init__(self, config: OwnerConfig, cache_dir: Path, git: Git) -> None:
         self._config = config
         self._git = git
         self._path = cache_dir / config.name
+        self.packs = Packs(git, self._path)
         # An owner's name never begins with a dot, so these are nobody's copy.
         self._new_path = cache_dir / f".{config.name}.new"
         self._old_path = cache_dir / f".{config.name}.old"
@@ -77,15 +85,17 @@ class Mirror:
 
         The gate is that git finds the commit that `HEAD` names in this very repository (P4, P6).
         """
-        if not os.path.lexists(self._path) and (self._new_path / _RECORD).exists():
+        if not os.path.lexists(self._path) and (self._new_path / RECORD).exists():
             self._new_path.rename(self._path)  # `publish` was cut off between its two renames
         pulled_at = None if self._path.is_symlink() else self._read_record()
         if pulled_at is None:
             return None
+        _restore_configuration(self._path)
         try:
             commit = self._resolve(self._path, "HEAD")
         except GitError:
             return None
+        _remove(self._old_path)  # `publish` was cut off after them
         return StoredCopy(Copy(self._path, commit), pulled_at)
 
     def probe(self) -> Tip:
@@ -104,17 +114,7 @@ class Mirror:
         for name in names:
             if name in found:
                 return Tip(name, found.get(f"{name}^{{}}", found[name]))
-        raise SourceError(f"the source has no branch and no tag {ref!r}")
-
-    def is_worn(self) -> bool:
-        """Say whether so much was fetched into the copy on disk that a new one is cheaper.
-
-        A shallow fetch leaves what came before behind, and tells the source of each commit it had.
-        """
-        try:
-            return (self._path / "shallow").read_bytes().count(b"\n") > MAX_FETCHES
-        except OSError:
-            return False
+        raise SourceError(f"the source has no branch and no tag {ref!r}", "ref_missing")
 
     def fetch(self, tip: Tip) -> Copy:
         """Bring the tip into the copy on disk, which `open` found. Raises `SourceError`."""
@@ -151,9 +151,33 @@ class Mirror:
     def record_contact(self, pulled_at: datetime) -> None:
         """Remember that the source was reached, and had nothing new.
 
-        Raises `FileNotFoundError` or `IsADirectoryError` if the copy is gone, or not one of ours.
+        Raises `FileNotFoundError`, `IsADirectoryError` or `NotADirectoryError` if the copy is gone,
+        or not one of ours.
         """
         self._write_record(self._path, pulled_at)
+
+    @contextmanager
+    def changing(self) -> Generator[None]:
+        """Leave nothing half-made behind if the block fails; a disk's fault names the folder.
+
+        What a fetch leaves on a full disk would keep it full.
+        """
+        try:
+            yield
+        except (GitError, SourceError, OSError) as error:
+            with suppress(OSError):
+                self._remove_half_made()
+            if isinstance(error, GitError) and git_class(error) == "disk":
+                raise GitError(disk_sentence(error, self._path), error.said) from None
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(self._path)
+            raise
+
+    def _remove_half_made(self) -> None:
+        if not self._path.is_symlink() and self._read_record() is not None:
+            _remove_leftovers(self._path)
+        if os.path.lexists(self._path) or not (self._new_path / RECORD).exists():
+            _remove(self._new_path)  # else it is whole: `publish` was cut off
 
     def _fetch_into(self, git_dir: Path, tip: Tip) -> Copy:
         _remove_leftovers(git_dir)
@@ -170,16 +194,17 @@ class Mirror:
             raise
         except GitError:
             message = f"what the source calls {self._config.ref!r} is not a commit"
-            raise SourceError(message) from None
+            raise SourceError(message, "ref_missing") from None
 
     def _ask_source(self, arguments: list[str], git_dir: Path | None = None) -> bytes:
         """Run a command that contacts the source: if it fails, that is a `SourceError`."""
         try:
             return self._git.run(arguments, git_dir=git_dir, login=self._login())
         except GitError as error:
-            if error_class(error) == "disk":
+            name = git_class(error)
+            if name == "disk":
                 raise  # ours, whatever git was doing
-            raise SourceError(str(error), timed_out=isinstance(error, GitTimeoutError)) from None
+            raise SourceError(str(error), name or "other", said=error.said) from None
 
     def _login(self) -> Login | None:
         credential = self._config.credential
@@ -187,11 +212,12 @@ class Mirror:
             return None
         token = credential.token.reveal()
         if token is None:
-            raise SourceError(f"the token of this host is not set: {credential.token_env}")
+            message = f"the token of this host is not set: {credential.token_env}"
+            raise SourceError(message, "auth")
         try:
             return Login(self._config.url, credential.token_user, token)
         except ValueError as error:
-            raise SourceError(str(error)) from None
+            raise SourceError(str(error), "auth") from None
 
     def _resolve(self, git_dir: Path, name: str) -> str:
         arguments = ["rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"]
@@ -199,7 +225,7 @@ class Mirror:
 
     def _read_record(self) -> datetime | None:
         """Return when the copy's source was last reached; None for a copy of another source."""
-        path = self._path / _RECORD
+        path = self._path / RECORD
         try:
             # Only a regular file: a pipe in its place would never end.
             record: Any = json.loads(path.read_bytes()) if path.is_file() else None
@@ -216,10 +242,12 @@ class Mirror:
             "ref": self._config.ref,
             "pulled_at": pulled_at.isoformat(),
         }
-        descriptor, written = tempfile.mkstemp(prefix="tmp_", dir=git_dir)
-        with os.fdopen(descriptor, "w") as file:
+        # Always one name: what those leave that are killed here doesn't pile up.
+        written = git_dir / f"tmp_{RECORD}"
+        _remove(written)
+        with written.open("x") as file:
             json.dump(record, file)
-        Path(written).replace(git_dir / _RECORD)
+        written.replace(git_dir / RECORD)
 
 
 def _parse_refs(listing: bytes) -> dict[str, str]:
@@ -233,16 +261,49 @@ def _parse_refs(listing: bytes) -> dict[str, str]:
 
 
 def _remove(path: Path) -> None:
-    """Remove what is at `path`, be it a folder, a file or a link, or nothing."""
+    """Remove what is at `path`, be it a folder, a file or a link, or nothing.
+
+    What can't be removed, such as another user's folder, is moved out of the way.
+    """
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+    if os.path.lexists(path):
+        path.rename(path.with_stem(f"{path.stem}.{secrets.token_hex(4)}"))
+
+
+def _restore_configuration(git_dir: Path) -> None:
+    """Take what isn't ours out of a copy's configuration, and out of git's other place for it.
+
+    No option of a command undoes another address (`url.insteadOf`) or a proxy that stands there.
+    """
+    _remove(git_dir / "commondir")
+    path = git_dir / "config"
+    if not path.is_file():  # a pipe would never end; git judges the copy
+        return
+    lines = path.read_text(errors="replace").split("\n")
+    own = [line for line in lines if _OWN_CONFIGURATION.fullmatch(line)]
+    if [*own, ""] != lines:
+        written = git_dir / "tmp_config"
+        written.write_text("\n".join([*own, ""]))
+        written.replace(path)
 
 
 def _remove_leftovers(git_dir: Path) -> None:
     """Remove the locks and half-written files of a git that was killed: no other one runs here."""
     for folder, _, files in os.walk(git_dir):
         for name in files:
-            if name.endswith(".lock") or name.startswith("tmp_"):
+            if (
+                name.endswith((".lock", ".keep"))
+                or name.startswith(("tmp_", ".tmp-"))
+                or _is_half(folder, name)
+            ):
                 Path(folder, name).unlink(missing_ok=True)
+
+
+def _is_half(folder: str, name: str) -> bool:
+    """Say whether this is a pack without its index or the reverse: git moves them one by one."""
+    path = Path(folder, name)
+    other = {".pack": ".idx", ".idx": ".pack"}.get(path.suffix)
+    return other is not None and not path.with_suffix(other).exists()

@@ -6,13 +6,16 @@ from datetime import datetime
 from typing import Final
 
 from okf_mcp_gateway.registry import OwnerConfig
-from okf_mcp_gateway.source.error_class import SourceError, error_class
+from okf_mcp_gateway.source.error_class import SourceError, error_class, lacks_room
 from okf_mcp_gateway.source.git import GitError
 from okf_mcp_gateway.source.mirror import Copy, Mirror, Tip
 from okf_mcp_server.snapshot import Snapshot, load_docs
 
-_NOT_THE_COPY: Final = frozenset({"auth", "connect", "disk", "dns", "policy", "tls"})
-"""What a new copy doesn't mend. A deadline isn't here: a damaged copy may be what runs into it."""
+_NOT_THE_COPY: Final = frozenset({"auth", "connect", "dns", "policy", "tls"})
+"""What a new copy doesn't mend. A deadline isn't here: a damaged copy may be what runs into it.
+
+Nor is the disk, unless it takes nothing more: rights may be missing in the old copy alone.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,10 @@ class Puller:
         self._mirror = mirror
         self._now = now
         self._scrub = scrub
+        self.wear = 0.0
+        """How near the copy is to its bounds; written by a pull, and by the repack that follows."""
+        # Whether a repack failed, so that only a new copy is small; written by the same two.
+        self._is_worn = False
 
     def restore(self) -> tuple[Snapshot, datetime] | None:
         """Return what the copy on disk holds, and when its source was last reached.
@@ -46,7 +53,7 @@ class Puller:
         try:
             stored = self._mirror.open()
             return (self._load(stored.copy, None), stored.pulled_at) if stored else None
-        except GitError as error:
+        except (GitError, SourceError, OSError) as error:
             self._warn("Cached copy not loaded", error)
             return None
 
@@ -59,7 +66,7 @@ class Puller:
         if previous is not None and previous.commit == tip.commit:
             try:
                 self._mirror.record_contact(self._now())
-            except (FileNotFoundError, IsADirectoryError):
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 log.warning("Copy on disk gone, cloning anew: owner=%s", self._config.name)
             except OSError as error:
                 # What is served is the source's; only the next start won't know when we asked.
@@ -67,22 +74,35 @@ class Puller:
                 return previous
             else:
                 return previous
-        copy, snapshot = self._fetch(tip, previous)
-        self._mirror.publish(copy, self._now())
+        with self._mirror.packs.hold(), self._mirror.changing():
+            copy, snapshot = self._fetch(tip, previous)
+            self._mirror.publish(copy, self._now())
+        self.wear = self._mirror.packs.wear()
         return snapshot
+
+    def repack(self) -> None:
+        """Make the copy on disk smaller, in any thread; a pull that fetches breaks it off."""
+        self.wear = 0.0
+        try:
+            self._mirror.packs.repack()
+        except GitError as error:
+            self._warn("Copy not repacked", error)
+            self._is_worn = error_class(error) != "disk"
 
     def _fetch(self, tip: Tip, previous: Snapshot | None) -> tuple[Copy, Snapshot]:
         """Bring the tip into the copy on disk, or into a new one if none works (P4)."""
-        if self._mirror.open() is not None and not self._mirror.is_worn():
+        if self._mirror.open() is not None and not self._is_worn:
             try:
                 copy = self._mirror.fetch(tip)
                 return copy, self._load(copy, previous)
-            except (GitError, SourceError) as error:
-                if error_class(error) in _NOT_THE_COPY:
+            except (GitError, SourceError, OSError) as error:
+                if error_class(error) in _NOT_THE_COPY or lacks_room(error):
                     raise
                 self._warn("Cloning anew", error)
         copy = self._mirror.clone(tip)
-        return copy, self._load(copy, previous)
+        snapshot = self._load(copy, previous)
+        self._is_worn = False
+        return copy, snapshot
 
     def _load(self, copy: Copy, previous: Snapshot | None) -> Snapshot:
         return load_docs(
