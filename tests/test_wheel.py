@@ -112,7 +112,8 @@ def test_the_wheel_holds_every_file_of_both_packages_and_no_other(built: Built) 
     }
     found = {name: size for name, size in built.packed().items() if ".dist-info/" not in name}
     assert found == expected
-    data = {"py.typed", "source/askpass.sh", "source/gitconfig", "sample/README.md.txt"}
+    source = {"askpass.sh", "bounds.sh", "gitconfig", "watchdog.sh"}
+    data = {"py.typed", "sample/README.md.txt", *(f"source/{name}" for name in source)}
     assert {f"okf_mcp_gateway/{name}" for name in data} <= found.keys()
     assert "okf_mcp_server/py.typed" in found
 

@@ -1,4 +1,4 @@
-"""The gateway as a process between its sources and its clients: starts, crashes, stops, outages."""
+"""The gateway as a process between its sources and its clients: starts, stops, outages."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ import pytest
 
 from support.clients import mcp_client
 from support.gateway_process import Answer, GatewayFactory, GatewayProcess, wait_until
-from support.git_http import Exchange, GitHttpServer, GitHttpServerFactory
+from support.git_http import GitHttpServer, GitHttpServerFactory
 from support.repositories import Repository, RepositoryFactory
 
 STOP_SECONDS = 5.0
@@ -75,10 +75,6 @@ def at_the_same_time(call: Callable[[], T]) -> "Future[T]":
     return future
 
 
-def is_fetch(exchange: Exchange) -> bool:
-    return exchange.is_fetch
-
-
 def commands_with(text: str) -> list[str]:
     """Return the command lines of the processes of this machine that hold `text`."""
     if Path("/proc/self/cmdline").exists():
@@ -94,78 +90,6 @@ def read_command_line(path: Path) -> str:
         return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""  # It ended meanwhile.
-
-
-# Crashes
-
-
-@pytest.mark.row("P4", "P5", "P7")
-def test_a_gateway_killed_in_mid_pull_serves_last_good_when_it_starts_without_its_source(
-    repository: Repository, server: GitHttpServer, gateway: GatewayFactory
-) -> None:
-    process = gateway(registry({"acme": server.url_of(repository)}))
-    good = process.wait_for_state("acme", "serving")
-    assert good["served_commit"] == repository.head
-    repository.publish_document("Two.")
-    server.hang(when=is_fetch)
-    pending = at_the_same_time(lambda: process.refresh("acme"))
-    server.wait_for_requests(2, when=is_fetch)
-    process.kill()
-    assert isinstance(pending.exception(10), OSError)
-    server.refuse(503)
-    process.start()
-    wait_until(lambda: process.owner("acme")["stale"])
-    assert read_a(process) == "One."
-    row = process.owner("acme")
-    kept = ("served_commit", "docs_loaded", "last_pulled_at")
-    assert [row[key] for key in kept] == [good[key] for key in kept]
-    server.release()
-    assert process.refresh("acme").status == 200
-    assert read_a(process) == "Two."
-
-
-@pytest.mark.row("P4", "P7")
-def test_a_gateway_killed_in_its_first_pull_starts_over(
-    repository: Repository, server: GitHttpServer, gateway: GatewayFactory
-) -> None:
-    server.hang(when=is_fetch)
-    process = gateway(registry({"acme": server.url_of(repository)}))
-    server.wait_for_requests(1, when=is_fetch)
-    process.kill()
-    server.release()
-    process.start()
-    process.wait_for_state("acme", "serving")
-    assert read_a(process) == "One."
-
-
-@pytest.mark.row("P4", "P5")
-def test_a_gateway_killed_again_and_again_while_it_pulls_always_serves_a_whole_commit(
-    repository: Repository, gateway: GatewayFactory
-) -> None:
-    process = gateway(registry({"acme": repository.url}))
-    process.wait_for_state("acme", "serving")
-    for number in range(6):
-        assert process.refresh("acme").status == 200
-        last_good = process.owner("acme")["served_commit"]
-        newest = repository.publish_document(f"Push {number}.")
-        kill_during_a_refresh(process, after_seconds=number * 0.015)
-        repository.take_away()
-        process.start()
-        row = process.wait_for_state("acme", "serving")
-        assert row["served_commit"] in (last_good, newest)
-        body = repository.show(row["served_commit"], "design/a.md").decode().split("---\n")[2]
-        assert read_a(process) == body.strip()
-        repository.bring_back()
-    assert "Traceback" not in process.log
-
-
-def kill_during_a_refresh(process: GatewayProcess, after_seconds: float) -> None:
-    """Kill a gateway at a moment of a pull; it may also just have ended."""
-    kill_at = time.monotonic() + after_seconds
-    pending = at_the_same_time(lambda: process.refresh("acme"))
-    wait_until(lambda: pending.done() or time.monotonic() >= kill_at, interval=0.001)
-    process.kill()
-    pending.exception(10)
 
 
 # Outages

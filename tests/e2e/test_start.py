@@ -8,14 +8,12 @@ import socket
 import subprocess
 import sys
 import time
-from base64 import b64encode
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Thread
 from typing import Final
-from urllib.parse import quote
 
 import pytest
 
@@ -26,8 +24,6 @@ from support.repositories import Repository
 REGISTRY: Final = "owners: {acme: {url: 'file:///nonexistent'}}\n"
 STOP_SECONDS: Final = 5.0
 FOREVER: Final = {"OKF_GATEWAY_PULL_WAIT": "3600", "OKF_GATEWAY_GIT_TIMEOUT": "3600"}
-NORTH_TOKEN: Final = "north/canary+of=the-tests"
-SOUTH_TOKEN: Final = "south/canary+of=the-tests"
 
 Fault = Callable[[GatewayProcess], None]
 
@@ -453,23 +449,15 @@ def git_processes(process: GatewayProcess) -> list[int]:
     return found
 
 
-def stop_in_time(
-    process: GatewayProcess,
-    number: signal.Signals = signal.SIGTERM,
-    *,
-    is_request_cut_off: bool = False,
-) -> None:
-    """Stop a gateway as P8 says: in time, with status 0, leaving nothing behind.
-
-    uvicorn logs where a request was that it had to cut off, traceback and all.
-    """
+def stop_in_time(process: GatewayProcess, number: signal.Signals = signal.SIGTERM) -> None:
+    """Stop a gateway as P8 says: in time, with status 0, leaving nothing behind."""
     started = time.monotonic()
     os.kill(process.pid, number)
     assert process.wait_for_exit() == 0, process.log
     assert time.monotonic() - started < STOP_SECONDS
     wait_until(lambda: not git_processes(process), 5)
     assert process.stdout == ""
-    assert ("Traceback" in process.log) == is_request_cut_off, process.log
+    assert "Traceback" not in process.log, process.log
     assert process.log.splitlines()[-1].endswith("Stopped")
 
 
@@ -516,7 +504,7 @@ def test_a_request_that_never_comes_whole_is_given_up(
             b"Authorization: Bearer " + process.token.encode() + b"\r\n\r\n{"
         )
         process.get("/healthz", token=False)
-        stop_in_time(process, is_request_cut_off=True)
+        stop_in_time(process)
 
 
 class Asker:
@@ -677,86 +665,3 @@ def test_the_port_and_the_cache_are_free_for_the_next_start(
     process.start()
     row = process.wait_for_state("acme", "serving")
     assert row["served_commit"] == published.head
-
-
-# Secrets
-
-
-def forms(*secrets: str) -> list[bytes]:
-    """Return the ways in which a secret may turn up."""
-    plain = [*secrets, *(f"git:{secret}" for secret in secrets)]
-    texts = {
-        *secrets,
-        *(quote(secret, safe="") for secret in secrets),
-        *(b64encode(text.encode()).decode().rstrip("=") for text in plain),
-    }
-    return [text.encode() for text in sorted(texts)]
-
-
-@pytest.mark.row("G4", "H8")
-@pytest.mark.parametrize("level", ["info", "debug"])
-@pytest.mark.parametrize("login", ["right", "wrong"])
-def test_no_token_is_in_an_answer_a_log_line_or_a_file(
-    login: str,
-    level: str,
-    published: Repository,
-    git_http_server: GitHttpServerFactory,
-    tmp_path: Path,
-) -> None:
-    password = SOUTH_TOKEN if login == "right" else "another"
-    server = git_http_server(user="git", password=password)
-    credential = {"token_env": "OKF_GIT_TOKEN_A", "token_user": "git"}
-    registry = {
-        "owners": {
-            "acme": {"url": server.url_of(published), "ttl": 0},
-            "gone": {"url": server.url_of("gone.git"), "ttl": 0},
-        },
-        "credentials": {server.authority: credential},
-    }
-    process = GatewayProcess(
-        tmp_path / "gateway",
-        json.dumps(registry),
-        token=NORTH_TOKEN,
-        environment={"OKF_GIT_TOKEN_A": SOUTH_TOKEN, "OKF_GATEWAY_LOG_LEVEL": level},
-    )
-    with process:
-        process.wait_for_state("acme", "serving" if login == "right" else "failed")
-        process.wait_for_state("gone", "failed")
-        message = {"jsonrpc": "2.0", "id": 1, "method": "resources/list"}
-        headers = {"Accept": "application/json, text/event-stream"}
-        token = quote(NORTH_TOKEN, safe="")
-        answers = [
-            *(process.refresh(owner) for owner in ("acme", "gone", "ghost")),
-            *(
-                process.post(f"/{owner}/mcp", message, headers=headers)
-                for owner in ("acme", "gone", "ghost")
-            ),
-            *(
-                process.get(path)
-                for path in (
-                    "/healthz",
-                    "/config",
-                    "/config?format=yaml",
-                    "/status?artifacts=true&diagnostics=true",
-                    "/status?artifacts=true&diagnostics=true&format=yaml",
-                    f"/status?format={token}",
-                    f"/nope/{token}",
-                    f"/{token}/mcp",
-                    "/acme/mcp",
-                    "/.well-known/x",
-                )
-            ),
-            process.get("/status", token=False),
-            process.get("/status", token=f"{NORTH_TOKEN}x"),
-        ]
-        assert process.stop() == 0
-    shown = b"".join(answer.body + str(answer.headers).encode() for answer in answers)
-    files = b"".join(path.read_bytes() for path in process.cache.rglob("*") if path.is_file())
-    names = "\n".join(str(path) for path in process.cache.rglob("*")).encode()
-    for form in forms(NORTH_TOKEN, SOUTH_TOKEN):
-        assert form not in shown
-        assert form not in process.log.encode()
-        assert form not in files + names
-    assert any(SOUTH_TOKEN not in str(each.headers) for each in server.exchanges)
-    expected = f"Basic {b64encode(f'git:{SOUTH_TOKEN}'.encode()).decode()}"
-    assert expected in {each.headers["Authorization"] for each in server.exchanges}

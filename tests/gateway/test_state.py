@@ -121,7 +121,7 @@ def test_what_was_never_pulled_has_no_age() -> None:
 @pytest.mark.row("S2")
 def test_a_failed_attempt_keeps_what_is_served_and_when_it_was_pulled() -> None:
     later = NOON.later(5)
-    assert after_outage(5) == OwnerState(SNAPSHOT, NOON, later, UNREACHABLE)
+    assert after_outage(5) == OwnerState(SNAPSHOT, NOON, later, UNREACHABLE, failing_since=later)
 
 
 @pytest.mark.row("S2", "P2", "P3")

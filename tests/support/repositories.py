@@ -290,6 +290,16 @@ class Repository:
         }
 
 
+def lose_object(folder: Path, name: str) -> None:
+    """Take one object away from a bare repository, whose packs become loose objects by that."""
+    for pack in list(folder.glob("objects/pack/*.pack")):
+        away = pack.replace(folder / pack.name)
+        pack.with_suffix(".idx").unlink()
+        git("unpack-objects", "-q", folder=folder, stdin=away.read_bytes())
+        away.unlink()
+    (folder / "objects" / name[:2] / name[2:]).unlink()
+
+
 class RepositoryFactory(Protocol):
     """The fixture `new_repository`: a repository by name, in the test's own folder."""
 

@@ -7,9 +7,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from okf_mcp_gateway.source.commit_tree import CommitTree
-from okf_mcp_gateway.source.error_class import error_class
+from okf_mcp_gateway.source.error_class import SourceError, error_class
 from okf_mcp_gateway.source.git import Git, GitError, GitStoppedError
 from okf_mcp_server.tree import TreeEntry
+from support.hostile_host import id_of, tree_of
 from support.repositories import Repository
 from support.repositories import git as run_git
 
@@ -288,3 +289,22 @@ def test_a_repository_of_sha256_is_read_too(git: Git, tmp_path: Path) -> None:
     commit = run_git("rev-parse", "HEAD", folder=folder).decode().strip()
     assert len(commit) == 64
     assert contents(CommitTree(git, folder / ".git", commit)) == {"a.md": b"words"}
+
+
+@pytest.mark.row("P4")
+def test_a_listing_that_no_memory_should_hold_is_refused(git: Git, repository: Repository) -> None:
+    repository.write("a.txt", "words")
+    repository.publish()
+    blob = repository.git("rev-parse", "HEAD:a.txt")
+    # Both trees have 300 entries: 90,000 names, which are 350 MB.
+    names = [b"%03d" % number + b"x" * 3_900 for number in range(300)]
+    files = tree_of(("100644", name, blob) for name in names)
+    folders = tree_of(("40000", name[:3], id_of("tree", files)) for name in names)
+    for tree in (files, folders):
+        run_git("hash-object", "-wt", "tree", "--stdin", stdin=tree, folder=repository.bare)
+    with pytest.raises(SourceError) as caught:
+        list(CommitTree(git, repository.bare, id_of("tree", folders)).entries(WHOLE))
+    sentence = (
+        "the commit has more than 256 MiB of file names; name the folders to serve by `roots`"
+    )
+    assert (str(caught.value), error_class(caught.value)) == (sentence, "policy")

@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from okf_mcp_gateway.source.error_class import ErrorClass, SourceError, error_class
+from okf_mcp_gateway.source.error_class import (
+    SourceError,
+    disk_sentence,
+    error_class,
+    git_class,
+    lacks_room,
+)
 from okf_mcp_gateway.source.git import GitError, GitTimeoutError
 from okf_mcp_gateway.source.mirror import Mirror
+from okf_mcp_gateway.state import ErrorClass
 from okf_mcp_server.errors import OkfError
 from support.gateway_process import find_free_port
 from support.git_http import GitHttpServerFactory
@@ -33,8 +40,8 @@ def class_of_probe(mirror: Mirror) -> ErrorClass:
 @pytest.mark.parametrize(
     ("status", "name"),
     [
-        *[(401, "auth"), (403, "auth"), (404, "not_found")],
-        *[(status, "other") for status in (410, 429, 500, 503)],
+        *[(401, "auth"), (403, "auth"), (404, "not_found"), (410, "not_found")],
+        *[(302, "policy"), (400, "other"), (407, "connect"), (503, "connect")],
     ],
 )
 def test_the_status_of_the_host_decides(
@@ -64,8 +71,8 @@ def test_words_in_the_url_decide_nothing(
     new_mirror: NewMirror, git_http_server: GitHttpServerFactory, path: str, tmp_path: Path
 ) -> None:
     server = git_http_server(tmp_path)
-    server.refuse(403)
-    assert class_of_probe(new_mirror(f"{server.url}/{path}.git")) == "auth"
+    server.refuse(404)
+    assert class_of_probe(new_mirror(f"{server.url}/{path}.git")) == "not_found"
 
 
 @pytest.mark.row("H9")
@@ -125,8 +132,20 @@ def test_another_transport_is_a_matter_of_policy(new_mirror: NewMirror) -> None:
         (f"{ACCESS}Failed to connect to git.example.com port 443 after 2 ms: Refused", "connect"),
         (f"{ACCESS}Couldn't connect to server", "connect"),
         (f"{ACCESS}Connection timed out after 300000 milliseconds", "connect"),
+        (f"{ACCESS}Failed to connect to tls.example.com port 443: Could not connect", "connect"),
+        (f"{ACCESS}CONNECT tunnel failed, response 403", "connect"),
+        (f"{ACCESS}Received HTTP code 407 from proxy after CONNECT", "connect"),
+        (f"{ACCESS}Recv failure: Connection reset by peer", "connect"),
+        (f"{ACCESS}HTTP/2 stream 1 was not closed cleanly: INTERNAL_ERROR (err 2)", "connect"),
+        (f"{ACCESS}Resolving timed out after 300000 milliseconds", "dns"),
+        (f"{ACCESS}TLS connect error: error:0A00010B:lib(20)::reason(267)", "tls"),
+        (f"{ACCESS}Operation too slow. Less than 1 bytes/sec transferred", "timeout"),
+        (f'{ACCESS}Protocol "file" not supported or disabled in libcurl', "policy"),
+        (f'{ACCESS}Protocol "file" disabled', "policy"),
+        (f"{ACCESS}Maximum (20) redirects followed", "policy"),
         (f"{ACCESS}Empty reply from server", "connect"),
-        (f"{ACCESS}The requested URL returned error: 500", "other"),
+        (f"{ACCESS}The requested URL returned error: 500", "connect"),
+        (f"{ACCESS}The requested URL returned error: 400", None),
         ("fatal: the remote end hung up unexpectedly", "connect"),
         ("fatal: early EOF", "connect"),
         ("fatal: protocol error: bad pack header", "connect"),
@@ -139,7 +158,7 @@ def test_another_transport_is_a_matter_of_policy(new_mirror: NewMirror) -> None:
             ),
             "auth",
         ),
-        ("fatal: Could not read from remote repository.", "other"),
+        ("fatal: Could not read from remote repository.", None),
         ("fatal: couldn't find remote ref refs/heads/main", "ref_missing"),
         ("fatal: remote error: upload-pack: not our ref 1234", "ref_missing"),
         ("fatal: repository 'https://git.example.com/acme.git/' not found", "not_found"),
@@ -149,28 +168,111 @@ def test_another_transport_is_a_matter_of_policy(new_mirror: NewMirror) -> None:
             "fatal: unable to update url base from redirection:\n asked for: x\n redirect: y",
             "policy",
         ),
+        (
+            "fatal: https://git.example.com/x/info/refs not valid: is this a git repository?",
+            "not_found",
+        ),
+        ("error: Server does not allow request for unadvertised object 1234", "ref_missing"),
+        ("fatal: loose object 1234 (stored in '/srv/x') is corrupt", "corrupt"),
+        ("fatal: pack has bad object at offset 12: inflate returned -3", "corrupt"),
+        ("fatal: 'https://git.example.com/x' did not send all necessary objects", "corrupt"),
+        ("fatal: remote error: access denied or repository not exported: /x", "auth"),
+        ("fatal: remote error: Repository not found.", "not_found"),
+        ("fatal: remote error: No space left on device", None),
+        ("fatal: remote error: the pack is corrupt", None),
+        ("fatal: Unable to create '/x/HEAD.lock': Permission denied", "disk"),
+        ("fatal: Unable to create '/x/HEAD.lock': File exists", None),
+        ("fatal: cannot mkdir /x: Not a directory", "disk"),
+        ("fatal: could not set 'core.repositoryformatversion' to '0'", "disk"),
+        ("fatal: write error: File too large", "disk"),
         ("fatal: write error: No space left on device", "disk"),
         ("error: unable to write file objects/ab: Disk quota exceeded", "disk"),
-        ("the source has no branch and no tag 'connect'", "ref_missing"),
-        ("what the source calls 'not found' is not a commit", "other"),
-        ("the token of this host is not set: OKF_GIT_TOKEN_SSL", "auth"),
     ],
 )
-def test_the_words_of_git_and_curl_and_ours_decide(message: str, name: ErrorClass) -> None:
-    assert error_class(SourceError(message)) == name
+def test_the_words_of_git_and_curl_decide(message: str, name: ErrorClass | None) -> None:
+    assert git_class(GitError(message)) == name
+
+
+@pytest.mark.row("H9")
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("error: RPC failed; HTTP 403 curl 22 The requested URL returned error: 403", "auth"),
+        ("error: inflate: data stream error (incorrect header check)", "corrupt"),
+        ("error: cannot write '/x/shallow.lock': Read-only file system", "disk"),
+        ("remote: error: No space left on device", "connect"),
+    ],
+)
+def test_a_vague_sentence_is_told_by_what_git_said_before(said: str, name: ErrorClass) -> None:
+    vague = "fatal: the remote end hung up unexpectedly"
+    assert git_class(GitError(vague, (said, vague))) == name
+
+
+@pytest.mark.row("P4")
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        (GitError("fatal: write error: No space left on device"), True),
+        (GitError("fatal: Unable to create '/x/HEAD.lock': Read-only file system"), True),
+        (GitError("fatal: Unable to create '/x/HEAD.lock': Permission denied"), False),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), True),
+        (PermissionError(errno.EACCES, os.strerror(errno.EACCES), "cache"), False),
+        (SourceError("fatal: remote error: No space left on device", "other"), False),
+    ],
+    ids=repr,
+)
+def test_a_new_copy_is_made_for_missing_rights_and_not_for_missing_room(
+    error: Exception, lacks: bool
+) -> None:
+    assert lacks_room(error) == lacks
+
+
+@pytest.mark.row("H9")
+@pytest.mark.parametrize(
+    ("sentence", "reason", "told"),
+    [
+        (
+            "fatal: write error: No space left on device",
+            None,
+            "fatal: write error: No space left on device (in /cache/acme)",
+        ),
+        (
+            "fatal: cannot mkdir /cache/.acme.new: Read-only file system",
+            None,
+            "fatal: cannot mkdir /cache/.acme.new: Read-only file system",
+        ),
+        (
+            "fatal: could not set 'core.bare' to 'true'",
+            "error: could not write config file /cache/.acme.new/config: Disk quota exceeded",
+            (
+                "fatal: could not set 'core.bare' to 'true' (error: could not write config file "
+                "/cache/.acme.new/config: Disk quota exceeded)"
+            ),
+        ),
+    ],
+    ids=["no folder", "all of it", "no reason"],
+)
+def test_a_fault_of_the_disk_is_told_with_its_reason_and_its_folder(
+    sentence: str, reason: str | None, told: str
+) -> None:
+    error = GitError(sentence, (reason, sentence) if reason else (sentence,))
+    assert disk_sentence(error, Path("/cache/acme")) == told
 
 
 @pytest.mark.row("H9")
 @pytest.mark.parametrize(
     ("error", "name"),
     [
-        (SourceError("git fetch took longer than 5 s", timed_out=True), "timeout"),
+        (SourceError("fatal: early EOF", "timeout"), "timeout"),
         (GitTimeoutError("git cat-file took longer than 5 s"), "timeout"),
         (GitError("the copy has lost the blob 1234"), "corrupt"),
         (GitError("fatal: bad object HEAD"), "corrupt"),
         (GitError("fatal: write error: No space left on device"), "disk"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "cache"), "disk"),
         (PermissionError(errno.EACCES, os.strerror(errno.EACCES), "cache"), "disk"),
+        (OSError(errno.EROFS, os.strerror(errno.EROFS), "cache"), "disk"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "other"),
+        (FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "git"), "other"),
         (OkfError("could not resolve"), "other"),
         (ValueError("no space left on device"), "other"),
     ],

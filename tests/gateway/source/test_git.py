@@ -26,6 +26,7 @@ from okf_mcp_gateway.source.git import (
     GitTimeoutError,
 )
 from okf_mcp_gateway.source.login import Login
+from support.descendants import is_alive, is_watchdog, processes_below
 from support.gateway_process import wait_until
 from support.git_http import Exchange, GitHttpServerFactory
 from support.repositories import Repository
@@ -52,7 +53,8 @@ class Running:
 
     def processes(self) -> frozenset[int]:
         """Return git and all that it started, as long as they run."""
-        return processes_below(os.getpid()) - self._before
+        new = processes_below(os.getpid()) - self._before
+        return frozenset(pid for pid in new if not is_watchdog(pid))
 
     def outcome(self) -> bytes | Exception:
         self._thread.join(JOIN_SECONDS)
@@ -64,29 +66,6 @@ class Running:
             self._outcome.put(self._command())
         except Exception as error:  # noqa: BLE001 - `outcome` hands it on
             self._outcome.put(error)
-
-
-def stat_fields(pid: int) -> list[str]:
-    """Return state, parent, group and session of a process; nothing once it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def is_alive(pid: int) -> bool:
-    fields = stat_fields(pid)
-    return bool(fields) and fields[0] not in "ZX"
-
-
-def processes_below(pid: int) -> frozenset[int]:
-    """Return the children of a process, their children and so on, also those not yet reaped."""
-    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
-    parents = {each: int(fields[1]) for each in pids if (fields := stat_fields(each))}
-    found = {pid}
-    while new := {each for each, parent in parents.items() if parent in found} - found:
-        found |= new
-    return frozenset(found - {pid})
 
 
 def names(pids: frozenset[int]) -> set[str]:
@@ -199,8 +178,8 @@ def test_only_our_configuration_is_read_whatever_lies_in_the_home_or_the_environ
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "user.name")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", "canary")
-    git = Git(environ=os.environ, home=home, deadline_seconds=30)
-    listing = git.run(["config", "--list", "--show-origin", "-z"]).decode().split("\0")
+    with closing(Git(environ=os.environ, home=home, deadline_seconds=30)) as git:
+        listing = git.run(["config", "--list", "--show-origin", "-z"]).decode().split("\0")
     assert set(listing[:-1:2]) == {f"file:{GITCONFIG}", "command line:"}
     assert "canary" not in "".join(listing)
 
