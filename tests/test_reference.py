@@ -155,7 +155,14 @@ def test_every_make_target_that_we_name_exists(target: str) -> None:
     assert re.search(rf"^{target}:.*## ", (PROJECT / "Makefile").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/reference.md"])
+def test_the_readme_names_a_proof_for_each_promise() -> None:
+    named = re.findall(r"\| `(test_\w+\.py)` \|", README)
+    assert sorted(named) == sorted(path.name for path in PROJECT.glob("tests/faults/test_*.py"))
+
+
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/reference.md"]
+)
 def test_every_link_to_a_file_of_ours_leads_somewhere(document: str) -> None:
     path = PROJECT / document
     links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", path.read_text())
