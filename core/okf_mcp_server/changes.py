@@ -5,7 +5,7 @@ told is a set, however fast one publish follows another.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from typing import Any, Final
 
 import mcp_types as types
@@ -39,8 +39,12 @@ _TURNS: Final = 16
 class Changes:
     """The open streams of one owner, and what they are still to be told."""
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, *, has_room: Callable[[], bool] = lambda: True) -> None:
+        """`has_room` says whether one more may begin, of any owner."""
         self._owner = owner
+        self._has_room = has_room
+        self.open_streams = 0
+        """How many run; written by each stream, on the event loop."""
         self._bus = InMemorySubscriptionBus()
         self._streams = ListenHandler(self._bus, max_subscriptions=MAX_STREAMS)
         # All written on the event loop: the first by each stream, when it begins and ends; the
@@ -69,6 +73,8 @@ class Changes:
         """
         if self._is_closed:
             raise MCPError(types.INTERNAL_ERROR, "The server is stopping")
+        if not self._has_room():
+            raise MCPError(types.INTERNAL_ERROR, "Too many streams are open")
         asked = params.notifications
         named = asked.resource_subscriptions or ()
         uris: dict[str, None] = {}
@@ -87,11 +93,13 @@ class Changes:
             resources_list_changed=asked.resources_list_changed, resource_subscriptions=list(uris)
         )
         self._wanted.update(wanted)
+        self.open_streams += 1
         try:
             return await self._streams(
                 context, params.model_copy(update={"notifications": accepted})
             )
         finally:
+            self.open_streams -= 1
             self._forget(wanted)
 
     def publish(self, before: Snapshot | None, after: Snapshot) -> None:

@@ -1,5 +1,6 @@
 """The one place where parts meet: configuration in, ASGI application out."""
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from starlette.middleware import Middleware
 
 from okf_mcp_gateway.auth import AllowedOrigins, BearerAuth, OriginGuard
 from okf_mcp_gateway.config import Configuration
+from okf_mcp_gateway.descriptors import max_connections
 from okf_mcp_gateway.limits import RequestLimits
 from okf_mcp_gateway.owners import Owner, PullSlots
 from okf_mcp_gateway.registry import OwnerConfig
@@ -33,6 +35,8 @@ from okf_mcp_gateway.source.removed_copies import sweep
 from okf_mcp_gateway.state import Clock
 from okf_mcp_server.changes import Changes
 from okf_mcp_server.server import build_server
+
+log = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 86_400
 """How often copies that no owner has are looked for: a gateway may run for months."""
@@ -57,7 +61,14 @@ def build_app(
 ) -> Gateway:
     """Return the gateway as an ASGI application."""
     settings = configuration.settings
-    changes = {name: Changes(name) for name in configuration.registry.owners}
+    changes: dict[str, Changes] = {}
+    max_streams = max_connections() // 2
+
+    def has_room() -> bool:
+        return sum(each.open_streams for each in changes.values()) < max_streams
+
+    for name in configuration.registry.owners:
+        changes[name] = Changes(name, has_room=has_room)
     owners = _owners(configuration, git, scrubber, clock, changes)
     served = {name: _serve(owner, changes[name]) for name, owner in owners.items()}
 
@@ -107,9 +118,12 @@ def build_app(
 async def _sweep_daily(cache_dir: Path, owners: frozenset[str], clock: Clock) -> None:
     """Remove the copies of owners that left the registry a while ago (P6)."""
     while True:
-        await anyio.to_thread.run_sync(
-            sweep, cache_dir, owners, clock.now().at, abandon_on_cancel=True
-        )
+        try:
+            await anyio.to_thread.run_sync(
+                sweep, cache_dir, owners, clock.now().at, abandon_on_cancel=True
+            )
+        except Exception:
+            log.exception("Copies of no owner not looked for")  # the owners' tasks go on
         await anyio.sleep(SWEEP_SECONDS)
 
 

@@ -7,7 +7,6 @@ here never became a request, so it is answered before any token is asked for.
 import asyncio
 import json
 import logging
-import resource
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any, Final
@@ -22,14 +21,13 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
+from okf_mcp_gateway.descriptors import max_connections
+
 REQUEST_SECONDS: Final = 30
 """How long a request may take to come in, and a new connection to begin one."""
 
 ANSWER_SECONDS: Final = 60
 """How long a client may take nothing of an answer that waits for it."""
-
-MAX_CONNECTIONS: Final = 16_384
-"""How many connections there may be, where the process may have twice as many descriptors."""
 
 MAX_TARGET_BYTES: Final = 16 * 1024
 MAX_HEAD_BYTES: Final = 64 * 1024
@@ -311,22 +309,5 @@ class Connection(HttpToolsProtocol):
         ours: list[Connection] = [each for each in self.connections if isinstance(each, Connection)]
         idle = [each for each in ours if each.is_idle]
         for each in nsmallest(share, idle, key=lambda each: each.idle_since):
+            self.connections.discard(each)  # now: it is lost only in the loop's next turn
             each.transport.abort()
-
-
-def max_connections() -> int:
-    """Return how many connections there may be: the other descriptors are git's and the disk's."""
-    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if descriptors == resource.RLIM_INFINITY:
-        return MAX_CONNECTIONS
-    return min(MAX_CONNECTIONS, descriptors // 2)
-
-
-def raise_descriptor_limit() -> None:
-    """Let the process have as many descriptors as its connections need, if the system allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * MAX_CONNECTIONS
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

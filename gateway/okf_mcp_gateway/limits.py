@@ -3,6 +3,7 @@
 It stands behind the token: a stranger is refused before anything is counted or read.
 """
 
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -54,6 +55,12 @@ class RequestLimits:
     async def _collect(self, message: Message, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the rest of a body that comes in parts, then go on."""
         body, is_large = bytearray(message["body"]), False
+
+        def free_body() -> None:
+            nonlocal is_large
+            self._large_bodies -= is_large
+            is_large = False
+
         try:
             while message.get("more_body", False):
                 message = await receive()
@@ -71,11 +78,19 @@ class RequestLimits:
                     is_large = True
             whole = {"type": "http.request", "body": bytes(body), "more_body": False}
             body.clear()
-            await self._answer(whole, scope, receive, send)
+            await self._answer(whole, scope, receive, send, free_body)
         finally:
-            self._large_bodies -= is_large
+            free_body()
 
-    async def _answer(self, message: Message, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(
+        self,
+        message: Message,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        on_stream: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Hand the request on; `on_stream` is called if its answer is an event stream."""
         if self._running >= self._max_requests:
             await _busy("too many requests at once")(scope, receive, send)
             return
@@ -90,6 +105,7 @@ class RequestLimits:
             if is_counted and message["type"] == "http.response.start" and _is_stream(message):
                 self._running -= 1
                 is_counted = False
+                on_stream()
             await send(message)
 
         self._running += 1

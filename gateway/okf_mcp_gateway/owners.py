@@ -41,7 +41,10 @@ MAX_RESTORES: Final = 4
 """How many cached copies are loaded at a time at the start."""
 
 MAX_REPACKS: Final = 1
-"""How many copies are repacked at a time: readers need the processors more."""
+"""How many repacks begin at a time: readers need the processors more.
+
+One that a pull overtook runs on beside the next; one that can't wait any more takes a pull's place.
+"""
 
 MAX_MESSAGE_CHARACTERS: Final = 1000
 """How much is kept of what a git host may say in its error."""
@@ -173,7 +176,7 @@ class Owner:
                 pull.done.set()
             failures = 0 if self.state.snapshot else failures + 1
             if self._puller.wear >= 1:
-                await self._repack()
+                await self._repack(self._slots.threads)
 
     async def _wait_for_restore(self) -> bool:
         """Say whether the cached copy was looked at, within the wait for a pull since the start."""
@@ -197,18 +200,16 @@ class Owner:
         with move_on_after(seconds):
             async with create_task_group() as meanwhile:
                 if self._puller.wear >= REPACK_WEAR:
-                    meanwhile.start_soon(self._repack)
+                    meanwhile.start_soon(self._repack, self._slots.repacks)
                 await self._wake.wait()
                 meanwhile.cancel_scope.cancel()
         self._wake = Event()
         self.next_attempt_at = None
 
-    async def _repack(self) -> None:
+    async def _repack(self, limiter: CapacityLimiter) -> None:
         """Make the copy on disk small again."""
         try:
-            await to_thread.run_sync(
-                self._puller.repack, abandon_on_cancel=True, limiter=self._slots.repacks
-            )
+            await to_thread.run_sync(self._puller.repack, abandon_on_cancel=True, limiter=limiter)
         except GitStoppedError:
             return
         except Exception:
@@ -272,7 +273,7 @@ class Owner:
                 fault.message,
             )
             said = error.said if isinstance(error, SourceError | GitError) else ()
-            if said:
+            if said and log.isEnabledFor(logging.DEBUG):
                 told = self.scrub(" | ".join(said))
                 log.debug("git said: owner=%s lines=%s", self.config.name, told)
         self.state = self.state.after_failure(fault, self._clock.now())

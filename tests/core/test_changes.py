@@ -106,10 +106,10 @@ def test_what_nobody_wants_is_not_told(load: Load) -> None:
 class Served:
     """An owner's server, and the snapshot that it serves."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, changes: Changes | None = None) -> None:
         # Replaced as a whole, by `publish`.
         self.snapshot = snapshot
-        self.changes = Changes("acme")
+        self.changes = changes or Changes("acme")
         self.server = build_server("acme", lambda: self.snapshot, self.changes)
 
     def publish(self, snapshot: Snapshot) -> None:
@@ -221,6 +221,19 @@ async def test_after_the_end_of_all_streams_none_begins(load: Load) -> None:
             async with client.listen(resources_list_changed=True):
                 pass
     assert (caught.value.code, caught.value.message) == (-32603, "The server is stopping")
+
+
+@pytest.mark.anyio
+async def test_a_stream_is_refused_where_there_is_no_room_and_leaves_its_place(load: Load) -> None:
+    changes = Changes("acme", has_room=lambda: changes.open_streams < 1)
+    served = Served(load(BEFORE), changes)
+    async with connected(served) as client:
+        for _ in range(2):
+            async with client.listen(resources_list_changed=True):
+                with pytest.raises(MCPError, match="Too many streams are open"):
+                    async with client.listen(resources_list_changed=True):
+                        pass
+            await client.list_tools()  # its end reaches the server before this does
 
 
 @pytest.mark.anyio

@@ -130,6 +130,23 @@ async def test_a_stream_that_has_begun_and_a_request_that_crashed_take_no_place(
 
 
 @pytest.mark.row("H10")
+async def test_streams_that_were_asked_for_by_large_bodies_leave_the_place_to_others() -> None:
+    async def large() -> AsyncIterator[bytes]:
+        for _ in range(2):
+            yield b"x" * SMALL_BODY_BYTES
+
+    async def stream(client: httpx2.AsyncClient) -> None:
+        await client.post("/stream", content=large())
+
+    async with limited() as (application, client), create_task_group() as tasks:
+        for count in range(1, MAX_LARGE_BODIES + 1):
+            tasks.start_soon(stream, client)
+            await until_held(application, count)
+        assert (await client.post("/", content=large())).status_code == 200
+        application.go.set()
+
+
+@pytest.mark.row("H10")
 async def test_large_bodies_are_held_a_few_at_a_time_and_small_ones_always_pass() -> None:
     async def large() -> AsyncIterator[bytes]:
         for _ in range(2):

@@ -37,6 +37,7 @@ def prove(
         raise ListError(f"{protections.name}: no protection has {only!r} in its name")
     started_at = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="prove-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)  # some tests run what they test as another user
         proof = _Proof(Path(folder).resolve(), deadline)
         proven = proof.run(project, chosen)
     seconds = time.monotonic() - started_at

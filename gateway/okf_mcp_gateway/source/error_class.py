@@ -147,9 +147,10 @@ def disk_sentence(error: GitError, git_dir: Path) -> str:
 
 
 def _lines(error: GitError) -> list[str]:
-    """Return the lines of git's own, its sentence first."""
-    said = (line for line in error.said if line.startswith(_OF_GIT) and line != str(error))
-    return [str(error), *said]
+    """Return the lines of git's own, its sentence first; that is the host's if git has none."""
+    sentence = str(error)
+    said = (line for line in error.said if line.startswith(_OF_GIT) and line != sentence)
+    return [_OF_HOST + sentence if sentence.startswith("remote:") else sentence, *said]
 
 
 def _tells(line: str, name: ErrorClass, words: re.Pattern[str]) -> bool:

@@ -14,12 +14,18 @@ import signal
 import subprocess
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import IO, Final
 
 from okf_mcp_gateway.source.login import Login
+from okf_mcp_gateway.source.process_group import (
+    await_end,
+    end_group,
+    reap_group,
+    signal_group,
+)
 from okf_mcp_gateway.source.watchdog import Watchdog
 from okf_mcp_server.errors import OkfError
 
@@ -33,21 +39,13 @@ PASSED_ON: Final = frozenset(
 )
 """The variables that git gets from our own environment."""
 
-MAX_OUTPUT_BYTES: Final = 256 * 1024 * 1024
-"""How much `Git.run` takes from one command: a listing of some million files."""
+MAX_OUTPUT_BYTES: Final = 1024 * 1024
+"""How much `Git.run` takes from one command: what is asked so is a few lines."""
 
 _STDERR_END_BYTES: Final = 32 * 1024
 """How much is kept of what git says, at either end: its first `fatal:` line and its last line."""
 
 _CHUNK_BYTES: Final = 64 * 1024
-_TERM_SECONDS: Final = 0.5
-"""How long git may take to remove its temporary files once its deadline has passed."""
-
-_REAP_SECONDS: Final = 0.5
-"""How long the processes of a group that was killed may take to end."""
-
-_POLL_SECONDS: Final = 0.001
-
 _NOTHING: Final[tuple[dict[str, str], tuple[int, ...]]] = ({}, ())
 """What a git process needs that asks nobody: no variables, no descriptors."""
 
@@ -67,6 +65,10 @@ class GitError(OkfError):
         super().__init__(message)
         self.said = said
         """All lines that git wrote to stderr; the middle of very many is left out."""
+
+
+class GitOutputError(GitError):
+    """git wrote more than anybody asked for."""
 
 
 class GitTimeoutError(GitError):
@@ -122,7 +124,7 @@ class Git:
             output += chunk
             if len(output) > MAX_OUTPUT_BYTES:
                 limit = MAX_OUTPUT_BYTES // 1024 // 1024
-                raise GitError(f"git {arguments[0]} wrote more than {limit} MiB")
+                raise GitOutputError(f"git {arguments[0]} wrote more than {limit} MiB")
         return bytes(output)
 
     def stream(
@@ -162,7 +164,7 @@ class Git:
         with self._lock:
             self._closed = True
             for pid in self._running:
-                _signal_group(pid, signal.SIGKILL)
+                signal_group(pid, signal.SIGKILL)
                 self._forget(pid)
             if self._watchdog is not None:
                 self._watchdog.close()
@@ -172,7 +174,7 @@ class Git:
         with self._lock:
             for pid, folder in self._running.items():
                 if folder == git_dir:
-                    _signal_group(pid, signal.SIGKILL)
+                    signal_group(pid, signal.SIGKILL)
 
     @contextmanager
     def _process(
@@ -195,12 +197,12 @@ class Git:
         try:
             yield process
         finally:
-            _end(process.pid)
+            end_group(process.pid)
             with self._lock:
                 del self._running[process.pid]
                 self._forget(process.pid)
             process.wait()
-            _reap_group(process.pid)
+            reap_group(process.pid)
             for pipe in (process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
@@ -216,8 +218,10 @@ class Git:
         with self._lock:
             if self._closed:
                 raise GitStoppedError("the gateway stops")
-            if self._watchdog is None:
+            if self._watchdog is None or self._watchdog.is_lost:
                 self._watchdog = Watchdog()
+                for group in self._running:
+                    self._watchdog.watch(group)
             process = subprocess.Popen(  # noqa: S603 - no shell; untrusted words follow a `--`
                 ["/bin/sh", str(_BOUNDS), *arguments],
                 env=environment,
@@ -276,49 +280,7 @@ def _output(
                 else:
                     stderr += chunk
                     del stderr[_STDERR_END_BYTES:-_STDERR_END_BYTES]
-    _await_end(process.pid, deadline)
-
-
-def _await_end(pid: int, deadline: float) -> None:
-    """Wait for a child without reaping it; raises `TimeoutError` at the deadline.
-
-    As long as it isn't reaped, its id can't become another group's, and a signal is safe.
-    """
-    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        if time.monotonic() >= deadline:
-            raise TimeoutError
-        time.sleep(_POLL_SECONDS)
-
-
-def _end(pid: int) -> None:
-    """Kill a child's process group, which may outlive the child; one that still runs gently first.
-
-    The child isn't reaped here, so the group is still its own.
-    """
-    try:
-        _await_end(pid, deadline=0)
-    except TimeoutError:
-        _signal_group(pid, signal.SIGTERM)
-        with suppress(TimeoutError):
-            _await_end(pid, time.monotonic() + _TERM_SECONDS)
-    _signal_group(pid, signal.SIGKILL)
-
-
-def _reap_group(group: int) -> None:
-    """Reap what a killed git left behind, where the system hands orphans to us.
-
-    It does so if we are process 1, as in a container: they would stay zombies.
-    """
-    deadline = time.monotonic() + _REAP_SECONDS
-    with suppress(ChildProcessError):  # no child of ours is in that group
-        while time.monotonic() < deadline:
-            if os.waitpid(-group, os.WNOHANG) == (0, 0):
-                time.sleep(_POLL_SECONDS)
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # the latter: macOS, of a dead process
-        os.killpg(pid, number)
+    await_end(process.pid, deadline)
 
 
 def _lines(stderr: bytearray) -> tuple[str, ...]:

@@ -5,14 +5,13 @@ replaces it is whole (P4). A copy is updated in place; a new one, or one for a b
 beside it and moved there. `HEAD` names the served commit. Each fetch leaves a pack: see `packs`.
 """
 
+import errno
 import json
 import os
 import re
-import secrets
-import shutil
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +19,8 @@ from typing import Any, Final
 from okf_mcp_gateway.registry import OwnerConfig
 from okf_mcp_gateway.source.commit_tree import CommitTree
 from okf_mcp_gateway.source.error_class import SourceError, disk_sentence, git_class
-from okf_mcp_gateway.source.git import Git, GitError, GitTimeoutError
+from okf_mcp_gateway.source.git import Git, GitError, GitOutputError, GitTimeoutError
+from okf_mcp_gateway.source.leftovers import remove, remove_leftovers, restore_configuration
 from okf_mcp_gateway.source.login import Login
 from okf_mcp_gateway.source.packs import Packs
 
@@ -29,13 +29,6 @@ _NEXT: Final = "refs/okf/next"
 
 RECORD: Final = "okf.json"
 """The file in the copy that says which source it is of, and when that was last reached."""
-
-_OWN_CONFIGURATION: Final = re.compile(
-    r"\[(?:core|extensions)\]"
-    r"|\t(?:repositoryformatversion|filemode|bare|ignorecase|precomposeunicode|symlinks"
-    r"|objectformat|refstorage) = \w+"
-)
-"""The lines that `git init` writes into the configuration of a copy."""
 
 _SHA1_DIGITS: Final = 40
 _OBJECT_ID: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -85,18 +78,16 @@ class Mirror:
 
         The gate is that git finds the commit that `HEAD` names in this very repository (P4, P6).
         """
-        if not os.path.lexists(self._path) and (self._new_path / RECORD).exists():
-            self._new_path.rename(self._path)  # `publish` was cut off between its two renames
-        pulled_at = None if self._path.is_symlink() else self._read_record()
-        if pulled_at is None:
+        stored = self._open(self._path)
+        if stored is not None:
+            for half_made in (self._new_path, self._old_path):
+                remove(half_made)  # `publish` was cut off before its renames, or after them
+            return stored
+        stored = self._open(self._new_path)
+        if stored is None:
             return None
-        _restore_configuration(self._path)
-        try:
-            commit = self._resolve(self._path, "HEAD")
-        except GitError:
-            return None
-        _remove(self._old_path)  # `publish` was cut off after them
-        return StoredCopy(Copy(self._path, commit), pulled_at)
+        self._move_into_place()  # `publish` was cut off before, or between them
+        return replace(stored, copy=Copy(self._path, stored.copy.commit))
 
     def probe(self) -> Tip:
         """Ask the source what the ref names now. Raises `SourceError`."""
@@ -122,7 +113,7 @@ class Mirror:
 
     def clone(self, tip: Tip) -> Copy:
         """Bring the tip into a new copy beside the one on disk. Raises `SourceError`."""
-        _remove(self._new_path)
+        remove(self._new_path)
         object_format = "sha1" if len(tip.commit) == _SHA1_DIGITS else "sha256"
         self._git.run(
             [
@@ -140,20 +131,16 @@ class Mirror:
         """Make the copy the one that is served, also by the next process."""
         self._git.run(["update-ref", "--no-deref", "HEAD", copy.commit], git_dir=copy.git_dir)
         self._write_record(copy.git_dir, pulled_at)
-        if copy.git_dir == self._path:
-            return
-        _remove(self._old_path)
-        if os.path.lexists(self._path):
-            self._path.rename(self._old_path)
-        self._new_path.rename(self._path)
-        _remove(self._old_path)
+        if copy.git_dir != self._path:
+            self._move_into_place()
 
     def record_contact(self, pulled_at: datetime) -> None:
         """Remember that the source was reached, and had nothing new.
 
-        Raises `FileNotFoundError`, `IsADirectoryError` or `NotADirectoryError` if the copy is gone,
-        or not one of ours.
+        Raises `FileNotFoundError` if the copy is gone, or not one of ours.
         """
+        if self._path.is_symlink() or self._read_record(self._path) is None:
+            raise FileNotFoundError(errno.ENOENT, "no copy of ours", str(self._path))
         self._write_record(self._path, pulled_at)
 
     @contextmanager
@@ -174,13 +161,32 @@ class Mirror:
             raise
 
     def _remove_half_made(self) -> None:
-        if not self._path.is_symlink() and self._read_record() is not None:
-            _remove_leftovers(self._path)
-        if os.path.lexists(self._path) or not (self._new_path / RECORD).exists():
-            _remove(self._new_path)  # else it is whole: `publish` was cut off
+        if not self._path.is_symlink() and self._read_record(self._path) is not None:
+            remove_leftovers(self._path)
+        if self._read_record(self._new_path) is None:  # else it is whole: `publish` was cut off
+            remove(self._new_path)
+
+    def _open(self, git_dir: Path) -> StoredCopy | None:
+        pulled_at = None if git_dir.is_symlink() else self._read_record(git_dir)
+        if pulled_at is None:
+            return None
+        restore_configuration(git_dir)
+        try:
+            commit = self._resolve(git_dir, "HEAD")
+        except GitError:
+            return None
+        return StoredCopy(Copy(git_dir, commit), pulled_at)
+
+    def _move_into_place(self) -> None:
+        """Let the new copy take the place of the old one, which is deleted last."""
+        remove(self._old_path)
+        if os.path.lexists(self._path):
+            self._path.rename(self._old_path)
+        self._new_path.rename(self._path)
+        remove(self._old_path)
 
     def _fetch_into(self, git_dir: Path, tip: Tip) -> Copy:
-        _remove_leftovers(git_dir)
+        remove_leftovers(git_dir)
         self._ask_source(
             [
                 *("fetch", "--quiet", "--depth=1", "--no-tags", "--no-write-fetch-head", "--force"),
@@ -201,7 +207,7 @@ class Mirror:
         try:
             return self._git.run(arguments, git_dir=git_dir, login=self._login())
         except GitError as error:
-            name = git_class(error)
+            name = "policy" if isinstance(error, GitOutputError) else git_class(error)
             if name == "disk":
                 raise  # ours, whatever git was doing
             raise SourceError(str(error), name or "other", said=error.said) from None
@@ -223,9 +229,9 @@ class Mirror:
         arguments = ["rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"]
         return self._git.run(arguments, git_dir=git_dir).decode().strip()
 
-    def _read_record(self) -> datetime | None:
+    def _read_record(self, git_dir: Path) -> datetime | None:
         """Return when the copy's source was last reached; None for a copy of another source."""
-        path = self._path / RECORD
+        path = git_dir / RECORD
         try:
             # Only a regular file: a pipe in its place would never end.
             record: Any = json.loads(path.read_bytes()) if path.is_file() else None
@@ -244,7 +250,7 @@ class Mirror:
         }
         # Always one name: what those leave that are killed here doesn't pile up.
         written = git_dir / f"tmp_{RECORD}"
-        _remove(written)
+        remove(written)
         with written.open("x") as file:
             json.dump(record, file)
         written.replace(git_dir / RECORD)
@@ -258,52 +264,3 @@ def _parse_refs(listing: bytes) -> dict[str, str]:
         if _OBJECT_ID.fullmatch(object_id):
             refs[name] = object_id
     return refs
-
-
-def _remove(path: Path) -> None:
-    """Remove what is at `path`, be it a folder, a file or a link, or nothing.
-
-    What can't be removed, such as another user's folder, is moved out of the way.
-    """
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-    if os.path.lexists(path):
-        path.rename(path.with_stem(f"{path.stem}.{secrets.token_hex(4)}"))
-
-
-def _restore_configuration(git_dir: Path) -> None:
-    """Take what isn't ours out of a copy's configuration, and out of git's other place for it.
-
-    No option of a command undoes another address (`url.insteadOf`) or a proxy that stands there.
-    """
-    _remove(git_dir / "commondir")
-    path = git_dir / "config"
-    if not path.is_file():  # a pipe would never end; git judges the copy
-        return
-    lines = path.read_text(errors="replace").split("\n")
-    own = [line for line in lines if _OWN_CONFIGURATION.fullmatch(line)]
-    if [*own, ""] != lines:
-        written = git_dir / "tmp_config"
-        written.write_text("\n".join([*own, ""]))
-        written.replace(path)
-
-
-def _remove_leftovers(git_dir: Path) -> None:
-    """Remove the locks and half-written files of a git that was killed: no other one runs here."""
-    for folder, _, files in os.walk(git_dir):
-        for name in files:
-            if (
-                name.endswith((".lock", ".keep"))
-                or name.startswith(("tmp_", ".tmp-"))
-                or _is_half(folder, name)
-            ):
-                Path(folder, name).unlink(missing_ok=True)
-
-
-def _is_half(folder: str, name: str) -> bool:
-    """Say whether this is a pack without its index or the reverse: git moves them one by one."""
-    path = Path(folder, name)
-    other = {".pack": ".idx", ".idx": ".pack"}.get(path.suffix)
-    return other is not None and not path.with_suffix(other).exists()

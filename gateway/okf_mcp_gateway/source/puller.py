@@ -74,10 +74,13 @@ class Puller:
                 return previous
             else:
                 return previous
-        with self._mirror.packs.hold(), self._mirror.changing():
-            copy, snapshot = self._fetch(tip, previous)
-            self._mirror.publish(copy, self._now())
-        self.wear = self._mirror.packs.wear()
+        try:
+            with self._mirror.packs.hold(), self._mirror.changing():
+                copy, snapshot = self._fetch(tip, previous)
+                self._mirror.publish(copy, self._now())
+        finally:
+            # Also what is refused after all was fetched, and takes its place on disk.
+            self.wear = self._mirror.packs.wear()
         return snapshot
 
     def repack(self) -> None:
@@ -85,20 +88,20 @@ class Puller:
         self.wear = 0.0
         try:
             self._mirror.packs.repack()
-        except GitError as error:
+        except (GitError, OSError) as error:
             self._warn("Copy not repacked", error)
-            self._is_worn = error_class(error) != "disk"
+            self._is_worn = isinstance(error, GitError) and error_class(error) != "disk"
 
     def _fetch(self, tip: Tip, previous: Snapshot | None) -> tuple[Copy, Snapshot]:
         """Bring the tip into the copy on disk, or into a new one if none works (P4)."""
-        if self._mirror.open() is not None and not self._is_worn:
-            try:
+        try:
+            if self._mirror.open() is not None and not self._is_worn:
                 copy = self._mirror.fetch(tip)
                 return copy, self._load(copy, previous)
-            except (GitError, SourceError, OSError) as error:
-                if error_class(error) in _NOT_THE_COPY or lacks_room(error):
-                    raise
-                self._warn("Cloning anew", error)
+        except (GitError, SourceError, OSError) as error:
+            if error_class(error) in _NOT_THE_COPY or lacks_room(error):
+                raise
+            self._warn("Cloning anew", error)
         copy = self._mirror.clone(tip)
         snapshot = self._load(copy, previous)
         self._is_worn = False

@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 class Watchdog:
     """Kills the process groups that still run when this process ends, however it ends.
 
-    One small shell for all of them, which sleeps unless one comes or goes. If it is lost, git works
-    all the same, and the log says so. To be used by one thread at a time.
+    One small shell for all of them, which sleeps unless one comes or goes. If it is lost, the log
+    says so, and git works all the same. To be used by one thread at a time.
     """
 
     def __init__(self) -> None:
@@ -42,6 +42,11 @@ class Watchdog:
             )
         except OSError as error:
             _tell_loss(error)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it watches nothing any more."""
+        return self._process is None
 
     def watch(self, group: int) -> None:
         """Have this process group killed if it runs when the gateway ends."""

@@ -120,6 +120,13 @@ def test_another_transport_is_a_matter_of_policy(new_mirror: NewMirror) -> None:
 
 
 @pytest.mark.row("H9")
+def test_a_host_that_says_our_disk_is_full_is_not_believed_though_git_says_nothing() -> None:
+    said = "remote: No space left on device"
+    error = GitError(said, (said,))
+    assert (git_class(error), lacks_room(error)) == (None, False)
+
+
+@pytest.mark.row("H9")
 @pytest.mark.parametrize(
     ("message", "name"),
     [

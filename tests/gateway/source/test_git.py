@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from queue import Queue
 from urllib.parse import quote
@@ -55,6 +55,13 @@ class Running:
         """Return git and all that it started, as long as they run."""
         new = processes_below(os.getpid()) - self._before
         return frozenset(pid for pid in new if not is_watchdog(pid))
+
+    def named(self, name: str) -> Iterator[int]:
+        """Yield those of them that are called so, in the order of their start."""
+        for pid in sorted(self.processes()):
+            with suppress(OSError):  # it ended meanwhile
+                if names(frozenset({pid})) == {name}:
+                    yield pid
 
     def outcome(self) -> bytes | Exception:
         self._thread.join(JOIN_SECONDS)
@@ -133,8 +140,7 @@ def test_git_gets_an_environment_that_is_built_from_nothing(
     passed_on = dict.fromkeys(PASSED_ON, "") | {"PATH": os.environ["PATH"]}
     git = Git(environ={**os.environ, **passed_on}, home=home, deadline_seconds=30)
     running = Running(lambda: ls_remote(git, mute_url))
-    (leader, *_) = wait_until(lambda: sorted(running.processes()))
-    wait_until(lambda: "git" in names(frozenset({leader})))
+    (leader, *_) = wait_until(lambda: [*running.named("git")])
     environment = environment_of(leader)
     everyone = wait_until(lambda: {"git-remote-http"} <= names(running.processes()))
     below = [environment_of(pid) for pid in running.processes()]
@@ -684,3 +690,21 @@ def test_a_signal_to_the_gateway_does_not_reach_git(git: Git, mute_url: str) -> 
     assert signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN
     git.close()
     assert isinstance(running.outcome(), GitStoppedError)
+
+
+@pytest.mark.row("P7")
+def test_a_watchdog_that_is_lost_is_followed_by_one_that_knows_what_runs(
+    git: Git, mute_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    hanging = Running(lambda: ls_remote(git, mute_url))
+    wait_until(lambda: [*hanging.named("git-remote-http")])
+    (lost,) = filter(is_watchdog, processes_below(os.getpid()))
+    os.kill(lost, signal.SIGKILL)
+    wait_until(lambda: not is_alive(lost))
+    for _ in range(2):  # the first of them finds that it is lost
+        git.run(["version"])
+    (watchdog,) = filter(is_watchdog, processes_below(os.getpid()))
+    assert watchdog != lost
+    assert len(caplog.records) == 1
+    git.close()
+    assert isinstance(hanging.outcome(), GitStoppedError)

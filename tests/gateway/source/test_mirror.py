@@ -399,9 +399,11 @@ def test_what_was_fetched_but_not_published_is_not_served(
 
 
 @pytest.mark.row("P4")
-@pytest.mark.parametrize("is_moved_aside", [False, True], ids=["before", "between the renames"])
+@pytest.mark.parametrize(
+    "moment", ["before the renames", "before them with a broken old copy", "between them"]
+)
 def test_a_publish_that_is_cut_off_leaves_a_whole_copy(
-    repository: Repository, new_mirror: NewMirror, cache: Path, is_moved_aside: bool
+    repository: Repository, new_mirror: NewMirror, cache: Path, moment: str
 ) -> None:
     repository.write("a.md", "old")
     old = repository.publish()
@@ -413,12 +415,14 @@ def test_a_publish_that_is_cut_off_leaves_a_whole_copy(
     # All that `publish` does up to its renames, and one of them.
     run_git("update-ref", "--no-deref", "HEAD", copy.commit, folder=copy.git_dir)
     shutil.copy(cache / "acme/okf.json", copy.git_dir)
-    if is_moved_aside:
+    if moment == "between them":
         (cache / "acme").rename(cache / ".acme.old")
+    elif moment != "before the renames":
+        (cache / "acme" / "HEAD").write_text("garbage")
     repository.take_away()
     restarted = new_mirror(repository)
     found = (served(restarted), content(restarted))
-    assert found == ((new, b"new") if is_moved_aside else (old, b"old"))
+    assert found == ((old, b"old") if moment == "before the renames" else (new, b"new"))
     repository.bring_back()
     repository.write("a.md", "newer")
     newer = repository.publish()
@@ -442,6 +446,40 @@ def test_an_unfinished_new_copy_is_never_taken_for_one(
 def test_a_copy_that_is_gone_is_told(repository: Repository, new_mirror: NewMirror) -> None:
     with pytest.raises(FileNotFoundError):
         new_mirror(repository).record_contact(NOON)
+
+
+@pytest.mark.row("P4", "P6")
+@pytest.mark.parametrize("is_link", [True, False], ids=["a link", "a repository"])
+def test_what_somebody_put_in_the_place_of_a_copy_never_becomes_one(
+    new_repository: RepositoryFactory, new_mirror: NewMirror, cache: Path, is_link: bool
+) -> None:
+    repository, foreign = new_repository(), new_repository("foreign")
+    repository.publish()
+    mirror = new_mirror(repository)
+    pull(mirror)
+    copy = cache / "acme"
+    copy.rename(cache / "away")
+    if is_link:
+        copy.symlink_to(cache / "away")
+    else:
+        foreign.publish()
+        shutil.copytree(foreign.bare, copy)
+    with pytest.raises(FileNotFoundError):
+        mirror.record_contact(NOON + timedelta(hours=1))
+    assert new_mirror(repository).open() is None
+
+
+@pytest.mark.row("P7")
+def test_a_source_that_lists_refs_without_end_is_refused(
+    repository: Repository, new_mirror: NewMirror
+) -> None:
+    commit = repository.publish()
+    # git lists what ends in the name that is asked for, too.
+    refs = (f"{commit} refs/heads/main-{number}/refs/heads/main\n" for number in range(20_000))
+    (repository.bare / "packed-refs").write_text("".join(refs))
+    error = failure(new_mirror(repository))
+    assert str(error) == "git ls-remote wrote more than 1 MiB"
+    assert error_class(error) == "policy"
 
 
 @pytest.mark.row("S2")

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from okf_mcp_gateway.registry import OwnerConfig
+from okf_mcp_gateway.source.error_class import SourceError
 from okf_mcp_gateway.source.git import Git
 from okf_mcp_gateway.source.mirror import Mirror
+from okf_mcp_gateway.source.packs import MAX_PACKS
 from okf_mcp_gateway.source.puller import Puller
 from support.repositories import Repository
 
@@ -45,3 +47,22 @@ def test_what_is_served_stays_good_where_the_time_of_a_contact_can_not_be_writte
     restored = puller.restore()
     assert restored is not None
     assert (restored[0].commit, restored[1]) == (published.head, NOON)
+
+
+@pytest.mark.row("P4")
+def test_commits_that_are_refused_after_their_fetch_dont_pile_up(
+    published: Repository, git: Git, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("okf_mcp_gateway.source.commit_tree.MAX_MARKDOWN_FILES", 1)
+    config = OwnerConfig("acme", published.url, "main", 0)
+    puller = Puller(config, Mirror(config, cache, git), now=lambda: NOON, scrub=str)
+    first = puller.pull(None)
+    published.document("b.md")
+    for number in range(12):
+        published.document("b.md", body=f"{number}\n")
+        published.publish()
+        with pytest.raises(SourceError):
+            puller.pull(first)
+        if puller.wear >= 1:
+            puller.repack()
+    assert len(list(cache.glob("acme/objects/pack/*.pack"))) <= MAX_PACKS
