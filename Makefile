@@ -39,7 +39,7 @@ prove: $(VENV)/.dev ## Take away each protection, and see its tests fail (ONLY="
 SECONDS ?= 60
 
 soak: $(VENV)/.dev ## Run the tests of faults ten times as long, and all faults at once (SECONDS=60)
-	@OKF_SOAK=10 OKF_SOAK_SECONDS=$(SECONDS) $(BIN)/pytest tests/faults
+	@OKF_SOAK=10 OKF_SOAK_SECONDS=$(SECONDS) $(BIN)/pytest tests/faults tests/core/test_properties.py tests/gateway/test_properties.py
 
 # For `fuzz` alone: frontmatter, requests, servers or all of them, which share the time.
 TARGET ?= all

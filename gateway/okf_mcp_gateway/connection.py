@@ -247,7 +247,8 @@ class Connection(HttpToolsProtocol):
         Java's client offers HTTP/2 in each of its first requests. The parser takes the offer for
         accepted and has skipped the body, so that it gets the head again, without the offer.
         """
-        lines = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
         lines += [b"%s: %s" % pair for pair in self.headers if pair[0] != b"upgrade"]
         # uvicorn's own way to a parser; a connection has one at a time.
         self.parser = httptools.HttpRequestParser(self)

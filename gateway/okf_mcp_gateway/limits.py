@@ -11,14 +11,15 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from okf_mcp_gateway.auth import is_health
+from okf_mcp_gateway.places import Places
 from okf_mcp_gateway.routes.rendering import error_response
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 """The SDK's own bound for a message; here it holds on every route."""
 
 SMALL_BODY_BYTES: Final = 64 * 1024
-MAX_LARGE_BODIES: Final = 32
-"""How many bodies of more than `SMALL_BODY_BYTES` are held at a time: they are read whole."""
+MAX_HELD_BYTES: Final = 128 * 1024 * 1024
+"""How much of bodies larger than `SMALL_BODY_BYTES` is held at a time: they are read whole."""
 
 _RETRY: Final = {"Retry-After": "1"}
 
@@ -26,16 +27,16 @@ _RETRY: Final = {"Retry-After": "1"}
 class RequestLimits:
     """Hands a request on once its body is whole, and there is a place among those that run.
 
-    So a slow body takes no place, nor does an event stream once it has begun: those are bounded by
-    the owner. A plain answer takes one until it is handed over.
+    So a slow body takes no place, nor does an event stream once it has begun: those have bounds of
+    their own. Whoever waits for a pull leaves its place meanwhile, see `places`. A plain answer
+    takes one until it is handed over.
     """
 
     def __init__(self, app: ASGIApp, max_requests: int) -> None:
         self._app = app
-        self._max_requests = max_requests
-        # Both written by the requests, on the event loop, when they begin and end.
-        self._running = 0
-        self._large_bodies = 0
+        self._places = Places(max_requests)
+        # Written by the requests, on the event loop, as their bodies come in and are done with.
+        self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 413, 415 or 503, or hand the request on."""
@@ -54,12 +55,12 @@ class RequestLimits:
 
     async def _collect(self, message: Message, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the rest of a body that comes in parts, then go on."""
-        body, is_large = bytearray(message["body"]), False
+        body, held = bytearray(message["body"]), 0
 
         def free_body() -> None:
-            nonlocal is_large
-            self._large_bodies -= is_large
-            is_large = False
+            nonlocal held
+            self._held_bytes -= held
+            held = 0
 
         try:
             while message.get("more_body", False):
@@ -70,12 +71,12 @@ class RequestLimits:
                 if len(body) > MAX_BODY_BYTES:
                     await _too_large()(scope, receive, send)
                     return
-                if len(body) > SMALL_BODY_BYTES and not is_large:
-                    if self._large_bodies == MAX_LARGE_BODIES:
+                if len(body) > SMALL_BODY_BYTES:
+                    self._held_bytes += len(body) - held
+                    held = len(body)
+                    if self._held_bytes > MAX_HELD_BYTES:
                         await _busy("too many large requests")(scope, receive, send)
                         return
-                    self._large_bodies += 1
-                    is_large = True
             whole = {"type": "http.request", "body": bytes(body), "more_body": False}
             body.clear()
             await self._answer(whole, scope, receive, send, free_body)
@@ -91,28 +92,25 @@ class RequestLimits:
         on_stream: Callable[[], None] = lambda: None,
     ) -> None:
         """Hand the request on; `on_stream` is called if its answer is an event stream."""
-        if self._running >= self._max_requests:
+        place = self._places.take()
+        if place is None:
             await _busy("too many requests at once")(scope, receive, send)
             return
         first: list[Message] = [message]
-        is_counted = True
 
         async def replay() -> Message:
             return first.pop() if first else await receive()
 
         async def watch(message: Message) -> None:
-            nonlocal is_counted
-            if is_counted and message["type"] == "http.response.start" and _is_stream(message):
-                self._running -= 1
-                is_counted = False
+            if message["type"] == "http.response.start" and _is_stream(message):
+                place.leave()
                 on_stream()
             await send(message)
 
-        self._running += 1
         try:
-            await self._app(scope, replay, watch)
+            await self._app(place.give_to(scope), replay, watch)
         finally:
-            self._running -= is_counted
+            place.leave()
 
 
 def _refuse_head(scope: Scope) -> Response | None:

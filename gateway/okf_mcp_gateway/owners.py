@@ -46,6 +46,9 @@ MAX_REPACKS: Final = 1
 One that a pull overtook runs on beside the next; one that can't wait any more takes a pull's place.
 """
 
+MAX_WAITING: Final = 256
+"""How many requests may wait for one owner's pull; one more gets what there is, at once."""
+
 MAX_MESSAGE_CHARACTERS: Final = 1000
 """How much is kept of what a git host may say in its error."""
 
@@ -117,6 +120,7 @@ class Owner:
         # Written on the event loop: by whoever asks for a pull, and by the owner's task.
         self._running: Pull | None = None
         self._asked: Pull | None = None
+        self._waiting = 0
         self._wake = Event()
         self._restored = Event()
 
@@ -138,9 +142,9 @@ class Owner:
             return
         pull = self._running or self._ask()
         limit = wait_seconds(state, self._pull_wait_seconds) - now.since(pull.asked_at)
-        if limit > 0:
+        if limit > 0 and self._waiting < MAX_WAITING:
             with move_on_after(limit):
-                await pull.done.wait()
+                await self._wait_for(pull)
 
     async def refresh(self) -> PullFault | None:
         """Pull now, whatever the ttl and the back-off say; return why that failed, if it did.
@@ -149,7 +153,9 @@ class Owner:
         push. Callers that wait at the same time share the next one (H3).
         """
         pull = self._ask()
-        await pull.done.wait()
+        if self._waiting >= MAX_WAITING:
+            return PullFault("LoadError", f"{MAX_WAITING} requests wait for this pull: try again")
+        await self._wait_for(pull)
         return pull.fault
 
     async def run(self) -> None:
@@ -184,6 +190,13 @@ class Owner:
         with move_on_after(max(self._pull_wait_seconds - waited, 0.0)):
             await self._restored.wait()
         return self._restored.is_set()
+
+    async def _wait_for(self, pull: Pull) -> None:
+        self._waiting += 1
+        try:
+            await pull.done.wait()
+        finally:
+            self._waiting -= 1
 
     def _ask(self) -> Pull:
         """Return the pull that begins next."""

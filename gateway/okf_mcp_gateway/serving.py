@@ -35,6 +35,9 @@ STOP_SECONDS: Final = 3
 KEEP_ALIVE_SECONDS: Final = 75
 """How long an idle connection is kept: longer than most clients keep theirs."""
 
+MAX_UNSENT_BYTES: Final = 256 * 1024 * 1024
+"""How much of all answers may wait for clients that are slow to take them."""
+
 _LAST_READS_SECONDS: Final = 1.0
 """How long, of these, a client may take nothing of its answer."""
 
@@ -68,6 +71,7 @@ def serve(
     scrubber = Scrubber(configuration.secrets, cache_dir=settings.cache_dir)
     configure_logging(settings, scrubber)
     raise_descriptor_limit()
+    os.umask(0o077)  # what we and git write is nobody else's to read
     with hold_cache(settings.cache_dir) as home, _listen(settings.host, settings.port) as listener:
         settings = replace(settings, port=listener.getsockname()[1])  # 0 asked for any free one
         configuration = replace(configuration, settings=settings)
@@ -149,6 +153,7 @@ class _Server(uvicorn.Server):
             now = current_time()
             for connection in self._connections():
                 connection.check_deadlines(now)
+            self._drop_most_unsent()
         # Without its owners' tasks the application would answer, and never pull again.
         return await super().on_tick(counter) or self.lifespan.error_occurred
 
@@ -172,6 +177,16 @@ class _Server(uvicorn.Server):
         for connection, size in self._unsent_bytes().items():
             if connection.owes_request or (size and size == before.get(connection)):
                 connection.transport.abort()
+
+    def _drop_most_unsent(self) -> None:
+        """Break off those who leave most of their answers to us, where that is too much in all."""
+        unsent = self._unsent_bytes()
+        total = sum(unsent.values())
+        for connection in sorted(unsent, key=lambda each: unsent[each], reverse=True):
+            if total <= MAX_UNSENT_BYTES:
+                break
+            total -= unsent[connection]
+            connection.transport.abort()
 
     def _unsent_bytes(self) -> Mapping[Connection, int]:
         return {

@@ -7,9 +7,9 @@ one name, a repository emptied. While the ref is missing, what was served last i
 """
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -274,6 +274,24 @@ def counted(content: bytes) -> bytes:
     return b"data %d\n%s\n" % (len(content), content)
 
 
+def other_than(name: str) -> str:
+    return next(each for each in NAMES if each != name)
+
+
+def of_a_tag(name: str, history: Iterable[Edit]) -> list[Edit]:
+    """Return a history in which no branch has the name, so that a tag of it is followed."""
+    other = other_than(name)
+    changed: list[Edit] = []
+    for edit in history:
+        if isinstance(edit, Commit | Move):
+            changed.append(replace(edit, branch=other))
+        elif isinstance(edit, Tag):
+            changed.append(replace(edit, name=name, branch=other))
+        else:
+            changed.append(edit)
+    return changed
+
+
 @contextmanager
 def a_follower(name: str) -> Generator[tuple[Source, Follower]]:
     with TemporaryDirectory() as folder:
@@ -299,12 +317,16 @@ def a_follower(name: str) -> Generator[tuple[Source, Follower]]:
     phases=(Phase.generate, Phase.shrink) if soak_scale() > 1 else (Phase.generate,),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(name=branches, history=st.lists(edits, min_size=6, max_size=10))
+@given(name=branches, history=st.lists(edits, min_size=6, max_size=10), is_tag=st.booleans())
 def test_what_is_served_is_what_git_lists_of_the_tip_after_any_edit_of_the_history(
-    name: str, history: list[Edit]
+    name: str, history: list[Edit], is_tag: bool
 ) -> None:
+    # So that there is something to lose.
+    first: list[Edit] = [Commit(name, [("a.md", "text"), ("b.md", "text")], "nothing")]
+    if is_tag:
+        first, history = of_a_tag(name, first), of_a_tag(name, history)
+        first.append(Tag(name, other_than(name), is_annotated=True))
     with a_follower(name) as (source, follower):
-        # So that there is something to lose.
-        for edit in (Commit(name, [("a.md", "text"), ("b.md", "text")], "nothing"), *history):
+        for edit in (*first, *history):
             source.edit(edit)
             follower.follow(edit)

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from okf_mcp_gateway.source.packs import MAX_PACKS
 from support.gateway_process import GATEWAY_COMMAND, GatewayProcess, wait_until
 from support.in_process import BEARER, mcp_headers, mcp_message
 from support.repositories import Repository, RepositoryFactory
@@ -247,6 +248,30 @@ def test_an_owner_that_first_meets_a_full_disk_serves_once_there_is_room(
             repository.take_away()
             process.start()
             assert read(process) == "One."
+
+
+@pytest.mark.row("P4")
+def test_a_repack_that_meets_a_full_disk_leaves_it_no_fuller_and_the_copy_in_use(
+    repository: Repository, tmp_path: Path
+) -> None:
+    publish_much(repository, "One.")
+    folder = tmp_path / "disk"
+    with tmpfs(folder), serving(tmp_path / "gateway", repository, folder / "cache") as process:
+        process.wait_for_state("acme", "serving")
+        copy = process.cache / "acme"
+        first = copy.stat().st_ino
+        # Room for small packs, and for no second large one.
+        fill(folder / "filling", room_bytes=ROOM_BYTES)
+        for number in range(12):
+            newest = repository.publish_document(f"{number}.")
+            assert process.refresh("acme").json["commit"] == newest
+        wait_until(lambda: "Copy not repacked" in process.log)
+        wait_until(lambda: half_made(process.cache) == [])
+        assert copy.stat().st_ino == first
+        (folder / "filling").unlink()
+        newest = repository.publish_document("With room.")
+        assert process.refresh("acme").json["commit"] == newest
+        wait_until(lambda: len(list(copy.glob("objects/pack/*.pack"))) <= MAX_PACKS)
 
 
 @pytest.mark.row("P4")

@@ -28,6 +28,8 @@ MAX_DISK = 3.0
 PUSHES = round(200 * soak_scale())
 DOCUMENTS = 40
 SLOW_REPACK_SECONDS = 30
+READ_SECONDS = 2.0
+"""For a read with its pull, which takes a tenth of a second where nothing is in its way."""
 TEN_YEARS = timedelta(days=3652)
 
 
@@ -185,7 +187,9 @@ async def test_a_repack_delays_no_read_and_is_broken_off_by_the_next_push(
         await push_until(gateway, published, slow_repack.exists)
         # With a ttl of 0 each read asks the source: the repack isn't in its way, nor ended by it.
         (repack,) = read_ids(slow_repack)
+        begun = time.monotonic()
         assert (await gateway.mcp("acme", "resources/list")).status_code == 200
+        assert time.monotonic() - begun < READ_SECONDS
         assert is_alive(repack)
         published.document("news.md", id="news")
         commit = published.publish()
@@ -193,7 +197,7 @@ async def test_a_repack_delays_no_read_and_is_broken_off_by_the_next_push(
         answer = await gateway.mcp("acme", "resources/read", {"uri": "knowledge://acme/note/news"})
         assert answer.status_code == 200, answer.text
         assert (await gateway.row("acme"))["served_commit"] == commit
-        assert time.monotonic() - begun < SLOW_REPACK_SECONDS / 2
+        assert time.monotonic() - begun < READ_SECONDS
         assert not is_alive(repack)
 
 
@@ -239,6 +243,7 @@ async def test_the_copy_of_a_removed_owner_is_kept_for_seven_days_and_then_remov
     async with running(folder, both) as gateway:
         await vanish(*marks)
         await gateway.wait_for_state("beta", "serving")
+    half_made.mkdir(exist_ok=True)
     async with running(folder, one):
         await appear(*marks)
     # However often a day is looked at, and whatever the clock says of the years: it is one day.

@@ -8,6 +8,7 @@ tests/gateway/source/test_git.py, what the scrubber knows in tests/gateway/test_
 """
 
 import json
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -46,8 +47,13 @@ def spellings(secret: str) -> set[bytes]:
     encoded = {
         b64encode(b"\0" * shift + secret.encode())[4 * (shift > 0) : -4] for shift in range(3)
     }
-    plain = {secret, json.dumps(secret)[1:-1], *quoted, *(each.lower() for each in quoted)}
-    return {*(each.encode() for each in plain), *encoded}
+    plain = {secret, json.dumps(secret)[1:-1], *quoted, *(map(lower_escapes, quoted))}
+    url_safe = {each.translate(bytes.maketrans(b"+/", b"-_")) for each in encoded}
+    return {*(each.encode() for each in plain), *encoded, *url_safe}
+
+
+def lower_escapes(quoted: str) -> str:
+    return re.sub("%..", lambda escape: escape[0].lower(), quoted)
 
 
 def login_of(asked: Asked) -> str | None:

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from okf_mcp_gateway.owners import Owner
+from okf_mcp_gateway.places import waiting
 from okf_mcp_gateway.routes.rendering import error_response
 from okf_mcp_gateway.state import Clock
 
@@ -61,7 +62,8 @@ class McpEndpoint:
             response = error_response(405, "this endpoint takes POST only", {"Allow": "POST"})
             await response(scope, receive, send)
         elif served.owner.state.snapshot is not None:
-            await served.owner.ensure_fresh()
+            with waiting(scope):
+                await served.owner.ensure_fresh()
             await served.sessions.asgi_app(scope, receive, _ErrorsAsJson(send))
         else:
             await self._answer_without_content(served, scope, receive, _ErrorsAsJson(send))
@@ -78,7 +80,8 @@ class McpEndpoint:
             body = _Body(receive, served.sessions.max_request_body_size)
             needs_content = await body.needs_content()
             if needs_content:
-                await owner.ensure_fresh()
+                with waiting(scope):
+                    await owner.ensure_fresh()
             if not needs_content or owner.state.snapshot is not None:
                 await served.sessions.asgi_app(scope, body.replay, send)
                 return

@@ -1,14 +1,20 @@
 """`POST /{owner}/refresh`: pull now (H3)."""
 
 from collections.abc import Mapping
+from typing import Final
 
+from anyio import create_task_group
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from okf_mcp_gateway.owners import Owner
+from okf_mcp_gateway.places import waiting
 from okf_mcp_gateway.routes.rendering import read_query
+from okf_mcp_gateway.state import PullFault
+
+_NOBODY_WAITS: Final = PullFault("LoadError", "the caller has gone")
 
 
 def refresh_route(owners: Mapping[str, Owner]) -> Route:
@@ -22,7 +28,7 @@ def refresh_route(owners: Mapping[str, Owner]) -> Route:
         owner = owners.get(request.path_params["owner"])
         if owner is None:
             raise HTTPException(404, "unknown owner")
-        fault = await owner.refresh()
+        fault = await _refresh(owner, request)
         if fault is None:
             snapshot = owner.current()
             content = {
@@ -42,3 +48,20 @@ def refresh_route(owners: Mapping[str, Owner]) -> Route:
         return JSONResponse(content, status_code=502 if fault.type == "CloneError" else 503)
 
     return Route("/{owner}/refresh", refresh, methods=["POST"])
+
+
+async def _refresh(owner: Owner, request: Request) -> PullFault | None:
+    """Wait for the pull, but not for a caller that has gone."""
+    fault: PullFault | None = _NOBODY_WAITS
+    async with create_task_group() as tasks:
+
+        async def end_with_the_caller() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(end_with_the_caller)
+        with waiting(request.scope):
+            fault = await owner.refresh()
+        tasks.cancel_scope.cancel()
+    return fault

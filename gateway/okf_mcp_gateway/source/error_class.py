@@ -15,7 +15,8 @@ def _any_of(*phrases: str) -> re.Pattern[str]:
 
 
 _NO_ROOM: Final = _any_of(
-    *("no space left on device", "disk quota exceeded", "read-only file system", "file too large")
+    *("no space left on device", "disk quota exceeded", "read-only file system", "file too large"),
+    "out of diskspace",
 )
 
 _DISK: Final = _any_of(

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Final
 
 from okf_mcp_gateway.source.git import Git, GitError
+from okf_mcp_gateway.source.leftovers import remove_leftovers
 
 MAX_PACKS: Final = 8
 """How many packs a copy may have."""
@@ -77,6 +78,7 @@ class Packs:
                     git_dir=self._git_dir,
                 )
         except GitError:
+            remove_leftovers(self._git_dir)  # of a full disk, which it would keep full
             if not self._is_wanted:
                 raise
         finally:

@@ -90,7 +90,8 @@ class Puller:
             self._mirror.packs.repack()
         except (GitError, OSError) as error:
             self._warn("Copy not repacked", error)
-            self._is_worn = isinstance(error, GitError) and error_class(error) != "disk"
+            is_disk = error_class(error) == "disk" or lacks_room(error)
+            self._is_worn = isinstance(error, GitError) and not is_disk
 
     def _fetch(self, tip: Tip, previous: Snapshot | None) -> tuple[Copy, Snapshot]:
         """Bring the tip into the copy on disk, or into a new one if none works (P4)."""

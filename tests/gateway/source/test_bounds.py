@@ -1,5 +1,6 @@
 """What a git process may take (P7)."""
 
+import resource
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -36,6 +37,19 @@ def test_git_and_what_it_starts_are_bounded_in_memory_and_in_files_and_leave_no_
     assert limits["Max data size"] == [str(1024 * MEBIBYTE)] * 2
     assert limits["Max file size"] == [str(4096 * MEBIBYTE)] * 2
     assert limits["Max core file size"] == ["0", "0"]
+
+
+@pytest.mark.row("P7")
+def test_a_lower_bound_that_is_there_stays(git: Git, add_tool: AddTool) -> None:
+    add_tool("limits", "cat /proc/self/limits")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MEBIBYTE, before[1]))
+    try:
+        lines = git.run(["limits"]).decode().splitlines()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    (line,) = (line for line in lines if line.startswith("Max file size"))
+    assert line[26:].split()[:2] == [str(MEBIBYTE), str(4096 * MEBIBYTE)]
 
 
 def size_of(number: int) -> bytes:
