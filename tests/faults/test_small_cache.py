@@ -202,6 +202,30 @@ async def test_a_repack_delays_no_read_and_is_broken_off_by_the_next_push(
 
 
 @pytest.mark.anyio
+@pytest.mark.row("P1", "P4")
+async def test_a_repack_that_takes_long_holds_up_the_pulls_of_no_other_owner(
+    new_repository: RepositoryFactory, tmp_path: Path
+) -> None:
+    repositories = {name: new_repository(name) for name in ("acme", "beta")}
+    owners = {name: {"url": publish(each), "ttl": 0} for name, each in repositories.items()}
+    started = tmp_path / "tools" / "started"
+    started.parent.mkdir()
+    hang = f'echo $$ >> "{started}"; exec sleep {SLOW_REPACK_SECONDS}'
+    write_tool(started.parent, f"case $GIT_DIR in */acme) {hang} ;; esac")
+    path = f"{started.parent}{os.pathsep}{os.environ['PATH']}"
+    async with running(
+        tmp_path / "gateway", json.dumps({"owners": owners}), environment={"PATH": path}
+    ) as gateway:
+        await gateway.wait_for_state("beta", "serving")
+        await push_until(gateway, repositories["acme"], started.exists)
+        for number in range(MAX_PACKS):
+            commit = repositories["beta"].publish_document(f"{number}.")
+            begun = time.monotonic()
+            assert (await gateway.refresh("beta")).json()["commit"] == commit
+            assert time.monotonic() - begun < READ_SECONDS
+
+
+@pytest.mark.anyio
 @pytest.mark.row("P4")
 async def test_a_copy_that_can_not_be_repacked_is_made_anew(
     published: Repository, tmp_path: Path, broken_repack: Path

@@ -1,7 +1,7 @@
 """The list of protections: how each is taken away, and which tests must then fail."""
 
-import re
 import os
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
