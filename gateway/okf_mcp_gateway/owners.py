@@ -124,6 +124,11 @@ class Owner:
         self._wake = Event()
         self._restored = Event()
 
+    @property
+    def stored_bytes(self) -> int:
+        """How large its copy on disk is; 0 if there is none."""
+        return self._puller.stored_bytes()
+
     def current(self) -> Snapshot:
         """Return the served snapshot; to be called once a request, and only where there is one."""
         if self.state.snapshot is None:

@@ -6,6 +6,7 @@ tests/gateway/test_owners.py.
 """
 
 import json
+import logging
 import os
 import shutil
 import time
@@ -22,7 +23,7 @@ import pytest
 
 from support.gateway_process import GatewayFactory, GatewayProcess
 from support.git_http import GitHttpServer, GitHttpServerFactory
-from support.in_process import mcp_headers, mcp_message
+from support.in_process import mcp_headers, mcp_message, running
 from support.repositories import Repository, RepositoryFactory
 from support.soak import soak_scale
 
@@ -280,3 +281,35 @@ def test_requests_that_wait_for_one_owner_keep_no_place_from_the_readers_of_anot
             assert reader.read("good") == 200
     # Who left by then is no longer waited for: the stop isn't either.
     assert process.stop() == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.row("P1")
+async def test_a_small_cached_copy_waits_for_no_large_one_at_the_start(
+    new_repository: RepositoryFactory,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("okf_mcp_gateway.owners.MAX_RESTORES", 1)
+    small, large = new_repository("small"), new_repository("large")
+    small.publish_document("One.")
+    document = b"---\nexport: true\ntype: Note\n---\nWords.\n"
+    large.fast_import({f"{number}.md": document for number in range(2000)})
+    large.push()
+    urls = {"large": large.url, "small": small.url}
+    servers = json.dumps({"owners": {name: entry(url, 3600) for name, url in urls.items()}})
+    async with running(tmp_path / "gateway", servers) as gateway:
+        for name in urls:
+            await gateway.wait_for_state(name, "serving")
+    caplog.clear()
+    caplog.set_level(logging.INFO)
+    async with running(tmp_path / "gateway", servers) as gateway:
+        for name in urls:
+            await gateway.wait_for_state(name, "serving")
+    restored = [
+        record.getMessage()
+        for record in caplog.records
+        if record.getMessage().startswith("Serving the cached copy")
+    ]
+    assert "owner=small " in restored[0]

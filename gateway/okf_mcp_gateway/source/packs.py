@@ -53,12 +53,19 @@ class Packs:
         finally:
             self._lock.release()
 
+    def sizes(self) -> list[int]:
+        """Return how many bytes each pack has; none if there is no copy, or none that can be read.
+
+        The order is the file system's.
+        """
+        try:
+            return [path.stat().st_size for path in self._folder.glob("pack-*.pack")]
+        except OSError:
+            return []
+
     def wear(self) -> float:
         """Return how near the copy is to its bounds: at 1 it has reached one."""
-        try:
-            sizes = [path.stat().st_size for path in self._folder.glob("pack-*.pack")]
-        except OSError:
-            return 0.0
+        sizes = self.sizes()
         largest = max(sizes, default=0)
         surplus = (sum(sizes) - largest) / max(largest, _SMALL_BYTES)
         return max(len(sizes) / MAX_PACKS, surplus / MAX_SURPLUS)

@@ -45,6 +45,10 @@ class Puller:
         # Whether a repack failed, so that only a new copy is small; written by the same two.
         self._is_worn = False
 
+    def stored_bytes(self) -> int:
+        """Return how large the copy on disk is; 0 if there is none."""
+        return sum(self._mirror.packs.sizes())
+
     def restore(self) -> tuple[Snapshot, datetime] | None:
         """Return what the copy on disk holds, and when its source was last reached.
 
