@@ -70,7 +70,7 @@ class Puller:
         if previous is not None and previous.commit == tip.commit:
             try:
                 self._mirror.record_contact(self._now())
-            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            except FileNotFoundError:
                 log.warning("Copy on disk gone, cloning anew: owner=%s", self._config.name)
             except OSError as error:
                 # What is served is the source's; only the next start won't know when we asked.
