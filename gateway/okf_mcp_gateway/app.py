@@ -61,14 +61,12 @@ def build_app(
 ) -> Gateway:
     """Return the gateway as an ASGI application."""
     settings = configuration.settings
-    changes: dict[str, Changes] = {}
     max_streams = max_connections() // 2
 
     def has_room() -> bool:
         return sum(each.open_streams for each in changes.values()) < max_streams
 
-    for name in configuration.registry.owners:
-        changes[name] = Changes(name, has_room=has_room)
+    changes = {name: Changes(name, has_room=has_room) for name in configuration.registry.owners}
     owners = _owners(configuration, git, scrubber, clock, changes)
     served = {name: _serve(owner, changes[name]) for name, owner in owners.items()}
 

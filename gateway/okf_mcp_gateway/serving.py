@@ -182,6 +182,8 @@ class _Server(uvicorn.Server):
         """Break off those who leave most of their answers to us, where that is too much in all."""
         unsent = self._unsent_bytes()
         total = sum(unsent.values())
+        if total <= MAX_UNSENT_BYTES:
+            return
         for connection in sorted(unsent, key=lambda each: unsent[each], reverse=True):
             if total <= MAX_UNSENT_BYTES:
                 break
