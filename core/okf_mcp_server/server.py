@@ -75,7 +75,8 @@ def build_server(
         on_subscriptions_listen=changes.listen if changes else None,
         on_list_tools=on_list_tools,
     )
-    server.middleware.append(_mask_errors)
+    # Without the SDK's own, which traces each request for an OpenTelemetry that nobody set up.
+    server.middleware[:] = [_mask_errors]
     return server
 
 

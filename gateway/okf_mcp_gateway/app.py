@@ -13,19 +13,21 @@ import anyio.to_thread
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
+from starlette.types import ASGIApp
 
+from okf_mcp_gateway.answers import AnswerCache
 from okf_mcp_gateway.auth import AllowedOrigins, BearerAuth, OriginGuard
 from okf_mcp_gateway.config import Configuration
 from okf_mcp_gateway.descriptors import max_connections
+from okf_mcp_gateway.front import Front
 from okf_mcp_gateway.limits import RequestLimits
 from okf_mcp_gateway.owners import Owner, PullSlots
 from okf_mcp_gateway.registry import OwnerConfig
 from okf_mcp_gateway.routes.config import config_route
 from okf_mcp_gateway.routes.health import health_route
-from okf_mcp_gateway.routes.mcp import ServedOwner, mcp_routes
+from okf_mcp_gateway.routes.mcp import McpEndpoint, ServedOwner, unknown_owner_routes
 from okf_mcp_gateway.routes.refresh import refresh_route
-from okf_mcp_gateway.routes.rendering import crash_response, error_responder
+from okf_mcp_gateway.routes.rendering import CrashGuard, crash_response, error_responder
 from okf_mcp_gateway.routes.status import status_route
 from okf_mcp_gateway.scrub import Scrubber
 from okf_mcp_gateway.source.git import Git
@@ -46,8 +48,13 @@ SWEEP_SECONDS: Final = 86_400
 class Gateway:
     """What a server needs to run the gateway, and to stop it."""
 
-    app: Starlette
-    """Its lifespan runs the owners: it pulls from its start, and stops git when it ends."""
+    app: ASGIApp
+    """What answers requests, and has the lifespan of `framework`."""
+    framework: Starlette
+    """All that stands behind the front.
+
+    Its lifespan runs the owners: it pulls from its start, and stops git when it ends.
+    """
     end_streams: Callable[[], None]
     """Ends all event streams, and lets no more begin.
 
@@ -68,6 +75,8 @@ def build_app(
 
     changes = {name: Changes(name, has_room=has_room) for name in configuration.registry.owners}
     owners = _owners(configuration, git, scrubber, clock, changes)
+    cache = AnswerCache()
+    shelves = {name: cache.add_shelf() for name in owners}
     served = {name: _serve(owner, changes[name]) for name, owner in owners.items()}
 
     @asynccontextmanager
@@ -87,31 +96,33 @@ def build_app(
                 git.close()
                 tasks.cancel_scope.cancel()
 
-    app = Starlette(
+    framework = Starlette(
         routes=[
             health_route(),
             config_route(configuration),
-            status_route(owners, clock),
+            status_route(owners, lambda name: shelves[name].counts(), clock),
             refresh_route(owners),
-            *mcp_routes(served, clock),
-        ],
-        middleware=[
-            Middleware(AllowedOrigins, origins=settings.allowed_origins),
-            Middleware(BearerAuth, token=settings.token),
-            Middleware(OriginGuard, origins=settings.allowed_origins),
-            Middleware(RequestLimits, max_requests=settings.max_requests),
+            *unknown_owner_routes(),
         ],
         exception_handlers={HTTPException: error_responder(scrubber), Exception: crash_response},
         lifespan=lifespan,
     )
     # A client that follows a redirect loses its token or its body on the way.
-    app.router.redirect_slashes = False
+    framework.router.redirect_slashes = False
 
     def end_streams() -> None:
         for each in changes.values():
             each.close()
 
-    return Gateway(app, end_streams)
+    app: ASGIApp = McpEndpoint(served, clock, rest=framework)
+    app = RequestLimits(app, settings.max_requests)
+    app = OriginGuard(app, settings.allowed_origins)
+    app = BearerAuth(app, settings.token)
+    app = AllowedOrigins(app, settings.allowed_origins)
+    app = CrashGuard(app)
+    if settings.keeps_answers:
+        app = Front(app, [(each, shelves[name]) for name, each in owners.items()], settings.token)
+    return Gateway(app, framework, end_streams)
 
 
 async def _sweep_daily(cache_dir: Path, owners: frozenset[str], clock: Clock) -> None:

@@ -50,6 +50,8 @@ class Settings:
     log_level: LogLevel
     max_requests: int
     """How many are answered at once, event streams apart."""
+    keeps_answers: bool
+    """Whether the SDK's answers are kept and sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ def _settings(environment: Environment) -> Settings:
         log_format=environment.choice("OKF_GATEWAY_LOG_FORMAT", "text", _LOG_FORMATS),
         log_level=environment.choice("OKF_GATEWAY_LOG_LEVEL", "info", _LOG_LEVELS),
         max_requests=environment.count("OKF_GATEWAY_MAX_REQUESTS", 1000, low=1, high=99_999),
+        keeps_answers=environment.choice("OKF_GATEWAY_ANSWER_CACHE", "on", ("on", "off")) == "on",
     )
 
 

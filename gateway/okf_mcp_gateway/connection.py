@@ -42,6 +42,8 @@ _MAX_WAITING: Final = 64
 _MAX_WAITING_BYTES: Final = 128 * 1024
 """How much of the last one's body is taken meanwhile."""
 
+_OF_FRAMING: Final = frozenset({b"expect", b"host", b"transfer-encoding"})
+
 _LINGER_SECONDS: Final = 2
 """How long a client may go on sending what is thrown away: broken off, it never reads why."""
 
@@ -145,7 +147,9 @@ class Connection(HttpToolsProtocol):
             self._owed_since = self.loop.time()
 
     def check_deadlines(self, now: float) -> None:
-        """Refuse a request that is late, leave a client that takes nothing; `now`: the loop's."""
+        """Refuse a request that is late, leave who takes nothing or is idle; `now`: the loop's."""
+        if self.is_idle and now - self.idle_since > self.timeout_keep_alive and self._is_whole:
+            self.transport.close()
         if self._owed_since is not None and now - self._owed_since > REQUEST_SECONDS:
             self._refuse(_SLOW)
         unsent = self.transport.get_write_buffer_size()
@@ -159,7 +163,6 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request; only now the connection is no longer idle."""
-        self._unset_keepalive_if_required()
         self._is_whole = self._is_head_whole = self._is_upgrade = False
         self._owed_since = None
         self._headers_bytes = self._hosts = self._pieces = self._untold_bytes = 0
@@ -174,16 +177,15 @@ class Connection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; one that trails a body counts, but is none of the request's."""
         self._headers_bytes += len(name) + len(value)
-        if self._headers_bytes > MAX_HEAD_BYTES or len(self.headers) == MAX_HEADERS:
+        headers = self.headers
+        if self._headers_bytes > MAX_HEAD_BYTES or len(headers) == MAX_HEADERS:
             self._stop_parsing(_LARGE_HEAD)
         if self._is_head_whole:
             return
-        super().on_header(name, value)
-        name = self.headers[-1][0]
-        if name == b"host":
-            self._hosts += 1
-        elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-            self._stop_parsing(_CODING)
+        name = name.lower()
+        headers.append((name, value))
+        if name in _OF_FRAMING:
+            self._check_framing(name, value.strip().lower())
 
     def on_headers_complete(self) -> None:
         """Let the request be answered, once those before it are (RFC 9112, 3.2 for `Host`)."""
@@ -217,14 +219,30 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
             self._is_whole = True
 
+    def _check_framing(self, name: bytes, value: bytes) -> None:
+        if name == b"host":
+            self._hosts += 1
+        elif name == b"expect":
+            self.expect_100_continue = value == b"100-continue"
+        elif value != b"chunked":
+            self._stop_parsing(_CODING)
+
     # What uvicorn calls.
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, or with what is wrong with it."""
+        """Go on with the next request, or with what is wrong with it.
+
+        uvicorn also sets a timer for each pause between two requests; ours is `check_deadlines`.
+        """
         self._running = None
         self.idle_since = self.loop.time()
-        super().on_response_complete()
-        if self._refusal is not None and self._running is None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self._refusal is not None:
             self._send(self._refusal)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
@@ -279,7 +297,6 @@ class Connection(HttpToolsProtocol):
         log.debug("Refused: status=%s reason=%s", refusal.status, refusal.sentence)
         if self.transport.is_closing():
             return
-        self._unset_keepalive_if_required()
         if self._is_whole or not self._is_head_whole or not self.cycle.response_started:
             self.transport.write(self._answer(refusal))
         self.flow.resume_reading()

@@ -6,6 +6,7 @@ a thread: git and parsing block.
 """
 
 import logging
+import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
@@ -23,6 +24,7 @@ from okf_mcp_gateway.state import (
     OwnerState,
     PullFault,
     back_off_seconds,
+    certainly_fresh_until,
     is_due,
     wait_seconds,
 )
@@ -106,7 +108,8 @@ class Owner:
         """
         self.config = config
         self.state: OwnerState = OwnerState()
-        """What is served; replaced as a whole by the owner's task."""
+        """What is served; replaced as a whole by the owner's task, see `_set_state`."""
+        self._fresh_until = -math.inf
         self.next_attempt_at: Instant | None = None
         """When an owner without content retries by itself; None if it won't, or is about to."""
         self._puller = puller
@@ -146,10 +149,26 @@ class Owner:
         if state.snapshot is not None and not is_due(state, self.config, now):
             return
         pull = self._running or self._ask()
-        limit = wait_seconds(state, self._pull_wait_seconds) - now.since(pull.asked_at)
+        limit = self._wait_left(pull, now)
         if limit > 0 and self._waiting < MAX_WAITING:
             with move_on_after(limit):
                 await self._wait_for(pull)
+
+    def ready_snapshot(self) -> Snapshot | None:
+        """Return what a request is answered from that comes now, if it needn't wait for a pull.
+
+        None if it has to, which is for `ensure_fresh`, or if there is nothing yet.
+        """
+        state = self.state
+        if self._clock.seconds() < self._fresh_until or state.snapshot is None:
+            return state.snapshot
+        now = self._clock.now()
+        if not is_due(state, self.config, now):
+            return state.snapshot
+        pull = self._running
+        if pull is None and wait_seconds(state, self._pull_wait_seconds) == 0:
+            pull = self._ask()
+        return state.snapshot if pull and self._wait_left(pull, now) <= 0 else None
 
     async def refresh(self) -> PullFault | None:
         """Pull now, whatever the ttl and the back-off say; return why that failed, if it did.
@@ -195,6 +214,10 @@ class Owner:
         with move_on_after(max(self._pull_wait_seconds - waited, 0.0)):
             await self._restored.wait()
         return self._restored.is_set()
+
+    def _wait_left(self, pull: Pull, now: Instant) -> float:
+        """Return how many seconds a request that comes now waits for a pull at most (P2)."""
+        return wait_seconds(self.state, self._pull_wait_seconds) - now.since(pull.asked_at)
 
     async def _wait_for(self, pull: Pull) -> None:
         self._waiting += 1
@@ -248,7 +271,7 @@ class Owner:
             snapshot, at = restored
             pulled_at = self._clock.now().back_to(at)
             before = self.state.snapshot
-            self.state = OwnerState(snapshot, pulled_at=pulled_at, attempted_at=pulled_at)
+            self._set_state(OwnerState(snapshot, pulled_at=pulled_at, attempted_at=pulled_at))
             self._tell_publish("Serving the cached copy", before, snapshot)
         self._restored.set()
 
@@ -267,12 +290,15 @@ class Owner:
         except Exception as error:  # noqa: BLE001 - logged there
             return self._publish_fault(error)
         before, now = self.state, self._clock.now()
-        self.state = OwnerState(snapshot, pulled_at=now, attempted_at=now)
+        self._set_state(OwnerState(snapshot, pulled_at=now, attempted_at=now))
         if before.snapshot is not snapshot:
             self._tell_publish("Published", before.snapshot, snapshot)
         elif before.fault:
             log.info("Source is back: owner=%s", self.config.name)
         return None
+
+    def _set_state(self, state: OwnerState) -> None:
+        self.state, self._fresh_until = state, certainly_fresh_until(state, self.config)
 
     def _publish_fault(self, error: Exception) -> PullFault:
         """Publish why a pull failed; what is served stays."""
@@ -294,7 +320,7 @@ class Owner:
             if said and log.isEnabledFor(logging.DEBUG):
                 told = self.scrub(" | ".join(said))
                 log.debug("git said: owner=%s lines=%s", self.config.name, told)
-        self.state = self.state.after_failure(fault, self._clock.now())
+        self._set_state(self.state.after_failure(fault, self._clock.now()))
         return fault
 
     def _tell_publish(self, event: str, before: Snapshot | None, snapshot: Snapshot) -> None:

@@ -22,6 +22,7 @@ from okf_mcp_gateway.app import build_app
 from okf_mcp_gateway.cache import hold_cache
 from okf_mcp_gateway.config import Configuration
 from okf_mcp_gateway.connection import Connection
+from okf_mcp_gateway.direct import DirectConnection
 from okf_mcp_gateway.descriptors import raise_descriptor_limit
 from okf_mcp_gateway.logs import configure_logging
 from okf_mcp_gateway.scrub import Scrubber
@@ -80,7 +81,7 @@ def serve(
         options = uvicorn.Config(
             gateway.app,
             loop="uvloop",
-            http=Connection,
+            http=DirectConnection,
             ws="none",
             lifespan="on",
             log_config=None,

@@ -1,5 +1,6 @@
 """What an owner serves and how fresh it is: values, and functions of them (S1, S2, P2, P3)."""
 
+import math
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -40,6 +41,10 @@ class Clock(Protocol):
         """Return this moment."""
         ...
 
+    def seconds(self) -> float:
+        """Return this moment by the monotonic clock alone, which is quicker."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Instant:
@@ -70,6 +75,10 @@ class SystemClock:
     def now(self) -> Instant:
         """Return this moment."""
         return Instant(datetime.now(UTC), time.monotonic())
+
+    def seconds(self) -> float:
+        """Return this moment by the monotonic clock alone, which is quicker."""
+        return time.monotonic()
 
 
 class Freshness(StrEnum):
@@ -160,6 +169,16 @@ def is_due(state: OwnerState, config: OwnerConfig, now: Instant) -> bool:
         return now.since(state.attempted_at) > RETRY_SECONDS
     verdict = freshness(state, config.fresh_seconds, now)
     return config.fresh_seconds == 0 or verdict is Freshness.STALE_TTL
+
+
+def certainly_fresh_until(state: OwnerState, config: OwnerConfig) -> float:
+    """Return the monotonic second before which no request finds an owner with content due.
+
+    From then on `is_due` has to be asked.
+    """
+    if state.fault is not None or state.pulled_at is None:
+        return -math.inf
+    return state.pulled_at.seconds + config.fresh_seconds
 
 
 def wait_seconds(state: OwnerState, pull_wait_seconds: float) -> float:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from anyio import fail_after, to_thread
 from starlette.applications import Starlette
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
-from okf_mcp_gateway.routes.mcp import mcp_routes
+from okf_mcp_gateway.routes.mcp import McpEndpoint
 from okf_mcp_gateway.routes.refresh import refresh_route
 from okf_mcp_gateway.routes.status import status_route
 from okf_mcp_gateway.state import Clock
@@ -197,7 +197,7 @@ async def test_any_host_works_on_every_route(
 
 
 def broken_status(clock: Clock) -> list[Route]:
-    return [status_route({"acme": cast("Owner", object())}, clock)]
+    return [status_route({"acme": cast("Owner", object())}, lambda _: {}, clock)]
 
 
 def broken_refresh(_: Clock) -> list[Route]:
@@ -205,7 +205,8 @@ def broken_refresh(_: Clock) -> list[Route]:
 
 
 def broken_mcp(clock: Clock) -> list[Route]:
-    return mcp_routes({"acme": cast("ServedOwner", object())}, clock)
+    endpoint = McpEndpoint({"beta": cast("ServedOwner", object())}, clock, rest=Router())
+    return [Route("/beta/mcp", endpoint)]
 
 
 @pytest.mark.row("H8")
@@ -214,7 +215,7 @@ def broken_mcp(clock: Clock) -> list[Route]:
     [
         (broken_status, "GET", "/status"),
         (broken_refresh, "POST", "/acme/refresh"),
-        (broken_mcp, "POST", "/acme/mcp"),
+        (broken_mcp, "POST", "/beta/mcp"),
     ],
     ids=["status", "refresh", "mcp"],
 )

@@ -53,6 +53,9 @@ class StillClock:
     def now(self) -> Instant:
         return self._now
 
+    def seconds(self) -> float:
+        return self._now.seconds
+
     def advance(self, seconds: float) -> None:
         self._now = self._now.later(seconds)
 

@@ -44,6 +44,9 @@ class ManualClock:
     def now(self) -> Instant:
         return self._now
 
+    def seconds(self) -> float:
+        return self._now.seconds
+
     def advance(self, seconds: float) -> None:
         self._now = self._now.later(seconds)
 
@@ -122,10 +125,11 @@ async def running(
     scrubber = Scrubber(configuration.secrets, cache_dir=settings.cache_dir)
     with fail_after(DEADLINE_SECONDS), hold_cache(settings.cache_dir) as home:
         git = Git(environ=environ, home=home, deadline_seconds=settings.git_timeout_seconds)
-        app = build_app(configuration, git=git, scrubber=scrubber, clock=clock).app
+        gateway = build_app(configuration, git=git, scrubber=scrubber, clock=clock)
+        app = gateway.framework
         if prepare:
             prepare(app, clock)
-        transport = httpx2.ASGITransport(app=app, raise_app_exceptions=not is_crash_expected)
+        transport = httpx2.ASGITransport(app=gateway.app, raise_app_exceptions=not is_crash_expected)
         async with (
             app.router.lifespan_context(app),
             httpx2.AsyncClient(

@@ -10,7 +10,7 @@ from typing import Final, cast
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from okf_mcp_gateway.owners import Owner
 from okf_mcp_gateway.places import waiting
@@ -40,30 +40,44 @@ class ServedOwner:
     sessions: StreamableHTTPSessionManager
 
 
-def mcp_routes(owners: Mapping[str, ServedOwner], clock: Clock) -> list[Route]:
-    """Return the routes of the endpoint: with and without a trailing slash, neither redirects."""
-    endpoint = McpEndpoint(owners, clock)
-    return [Route("/{owner}/mcp", endpoint), Route("/{owner}/mcp/", endpoint)]
+def unknown_owner_routes() -> list[Route]:
+    """Return what the paths of the endpoint are to a router, for owners that nobody knows."""
+    return [Route("/{owner}/mcp", _Unknown()), Route("/{owner}/mcp/", _Unknown())]
+
+
+class _Unknown:
+    """Plain ASGI, so that a route takes it for every method."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await error_response(404, "unknown owner")(scope, receive, send)
+
+
+def mcp_paths(owner: str) -> tuple[str, str]:
+    """Return the paths of an owner's endpoint: with a trailing slash it is served, too."""
+    return f"/{owner}/mcp", f"/{owner}/mcp/"
 
 
 class McpEndpoint:
-    """The endpoint of all owners; plain ASGI, as the SDK's is."""
+    """The endpoint of all owners; plain ASGI, as the SDK's is, and no router is asked for it."""
 
-    def __init__(self, owners: Mapping[str, ServedOwner], clock: Clock) -> None:
-        self._owners = owners
+    def __init__(self, owners: Mapping[str, ServedOwner], clock: Clock, rest: ASGIApp) -> None:
+        """`rest` has all other paths."""
+        self._owners = {path: each for name, each in owners.items() for path in mcp_paths(name)}
         self._clock = clock
+        self._rest = rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Make the owner fresh, then let the SDK answer; an error of ours is JSON."""
-        served = self._owners.get(scope["path_params"]["owner"])
+        served = self._owners.get(scope["path"]) if scope["type"] == "http" else None
         if served is None:
-            await error_response(404, "unknown owner")(scope, receive, send)
+            await self._rest(scope, receive, send)
         elif scope["method"] != "POST":
             response = error_response(405, "this endpoint takes POST only", {"Allow": "POST"})
             await response(scope, receive, send)
         elif served.owner.state.snapshot is not None:
-            with waiting(scope):
-                await served.owner.ensure_fresh()
+            if served.owner.ready_snapshot() is None:
+                with waiting(scope):
+                    await served.owner.ensure_fresh()
             await served.sessions.asgi_app(scope, receive, _ErrorsAsJson(send))
         else:
             await self._answer_without_content(served, scope, receive, _ErrorsAsJson(send))

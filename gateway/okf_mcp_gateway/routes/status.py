@@ -1,8 +1,8 @@
 """`GET /status`: what each owner serves and how fresh it is; a pure read (H5, H7, H9)."""
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
 
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
@@ -24,23 +24,29 @@ _MAX_THREADS: Final = 2
 """How many of the long answers are made at a time."""
 
 
-def status_route(owners: Mapping[str, Owner], clock: Clock) -> Route:
+Counts: TypeAlias = Callable[[str], Mapping[str, int]]
+"""Says of an owner how its requests were answered, for operators; in any thread."""
+
+
+def status_route(owners: Mapping[str, Owner], counts: Counts, clock: Clock) -> Route:
     """Return the route that shows the state of every owner, in the registry's order."""
     threads = CapacityLimiter(_MAX_THREADS)
 
     async def status(request: Request) -> Response:
         query = read_query(request, _QUERY)
         if "true" not in query.values():
-            return _answer(owners, clock.now(), query)
+            return _answer(owners, counts, clock.now(), query)
         # In a thread: with many documents this takes as long as a hundred reads.
         return await to_thread.run_sync(
-            _answer, owners, clock.now(), query, limiter=threads, abandon_on_cancel=True
+            _answer, owners, counts, clock.now(), query, limiter=threads, abandon_on_cancel=True
         )
 
     return Route("/status", status)
 
 
-def _answer(owners: Mapping[str, Owner], now: Instant, query: Mapping[str, str]) -> Response:
+def _answer(
+    owners: Mapping[str, Owner], counts: Counts, now: Instant, query: Mapping[str, str]
+) -> Response:
     rows = {
         name: _row(
             owner,
@@ -50,6 +56,9 @@ def _answer(owners: Mapping[str, Owner], now: Instant, query: Mapping[str, str])
         )
         for name, owner in owners.items()
     }
+    if query["diagnostics"] == "true":
+        for name, row in rows.items():
+            row["diagnostics"]["answer_cache"] = counts(name)
     states = Counter(row["state"] for row in rows.values())
     summary = {name: states[name] for name in ("serving", "loading", "failed")}
     content = {"summary": {"total": len(rows), **summary}, "owners": rows}

@@ -163,6 +163,7 @@ async def test_artifacts_come_before_the_error_and_diagnostics_after_all_else(
             "next_attempt_at": None,
             "failing_since": None,
             "parsed_files": None,
+            "answer_cache": {"hits": 0, "misses": 0, "passed_on": 0},
         }
         assert in_order(shown) == in_order(
             {
