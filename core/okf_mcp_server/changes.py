@@ -162,6 +162,11 @@ def _content(snapshot: Snapshot | None, uri: str) -> str | None:
 def _is_listed_alike(before: Snapshot, after: Snapshot) -> bool:
     """Whether a client sees one list; no copies are made, as there may be many documents."""
     return len(before.documents) == len(after.documents) and all(
-        one.uri == other.uri and one.title == other.title and one.description == other.description
+        one is other
+        or (
+            one.uri == other.uri
+            and one.title == other.title
+            and one.description == other.description
+        )
         for one, other in zip(before.documents, after.documents, strict=True)
     )

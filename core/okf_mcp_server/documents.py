@@ -9,14 +9,23 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from okf_mcp_server.errors import OkfError
-from okf_mcp_server.frontmatter import Frontmatter, FrontmatterError, decode, read_frontmatter
+from okf_mcp_server.frontmatter import (
+    Frontmatter,
+    FrontmatterError,
+    decode,
+    fields_of,
+    lines_of,
+    read_frontmatter,
+)
 from okf_mcp_server.near_misses import find_near_miss
-from okf_mcp_server.uris import document_uri
+from okf_mcp_server.prescan import is_surely_nothing
+from okf_mcp_server.uris import document_uri, encode_segment
 from okf_mcp_server.yaml_text import Text
 
 MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
@@ -45,35 +54,101 @@ _NOT_PROSE: Final = re.compile(
 Severity = Literal["error", "warning"]
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """An exported Markdown file."""
+class Page(NamedTuple):
+    """What the bytes of an exported file say, wherever the file lies.
 
+    A tuple, as all that there are thousands of: small, and made in no time.
+    """
+
+    id: str | None
+    type: str
+    type_slug: str
+    title: str | None
+    description: str
+    content: str
+    content_hash: str
+    size: int
+    keys: tuple[str, ...]
+    """The keys of the frontmatter in the author's order, also of those without a value."""
+    values: tuple["Text | None", ...]
+    """What each key has as its value; None for no value."""
+    key_lines: tuple[int, ...]
+    """The line of the file on which each key stands, counted from 1."""
+    content_line: int
+
+    @property
+    def fields(self) -> Mapping[str, Text]:
+        """The frontmatter, as text."""
+        return fields_of(self.keys, self.values)
+
+    @property
+    def lines(self) -> Mapping[str, int]:
+        """The line of the file on which each key of the frontmatter stands, counted from 1."""
+        return lines_of(self.keys, self.key_lines)
+
+
+class Document(NamedTuple):
+    """An exported Markdown file: a page, and what it has from where it lies."""
+
+    page: Page
     uri: str
     """`knowledge://{owner}/{type-slug}/{id}`, ASCII."""
     id: str
     """The stable name of the document within its owner."""
-    type: str
-    """As the author wrote it, trimmed."""
-    type_slug: str
     title: str
     """The frontmatter's `title`, else the file's stem."""
-    description: str
-    """At most `MAX_DESCRIPTION_CHARACTERS` characters; empty if there is nothing to take."""
-    path: PurePosixPath
+    path_text: str
     """Relative to the repository's top level."""
-    content: str
-    """The body: no frontmatter, no white space at either end."""
-    content_hash: str
-    """`sha256:` and the hexadecimal digest of `content` as UTF-8."""
-    size: int
-    """The length of `content` as UTF-8, in bytes."""
-    fields: Mapping[str, Text]
-    """The frontmatter, as text."""
-    lines: Mapping[str, int]
-    """The line of the file on which each key of the frontmatter stands, counted from 1."""
-    content_line: int
-    """The line of the file on which `content` begins."""
+
+    @property
+    def type(self) -> str:
+        """As the author wrote it, trimmed."""
+        return self.page.type
+
+    @property
+    def type_slug(self) -> str:
+        """The type as a URI shows it."""
+        return self.page.type_slug
+
+    @property
+    def description(self) -> str:
+        """At most `MAX_DESCRIPTION_CHARACTERS` characters; empty if there is nothing to take."""
+        return self.page.description
+
+    @property
+    def path(self) -> PurePosixPath:
+        """Relative to the repository's top level."""
+        return PurePosixPath(self.path_text)
+
+    @property
+    def content(self) -> str:
+        """The body: no frontmatter, no white space at either end."""
+        return self.page.content
+
+    @property
+    def content_hash(self) -> str:
+        """`sha256:` and the hexadecimal digest of `content` as UTF-8."""
+        return self.page.content_hash
+
+    @property
+    def size(self) -> int:
+        """The length of `content` as UTF-8, in bytes."""
+        return self.page.size
+
+    @property
+    def fields(self) -> Mapping[str, Text]:
+        """The frontmatter, as text."""
+        return self.page.fields
+
+    @property
+    def lines(self) -> Mapping[str, int]:
+        """The line of the file on which each key of the frontmatter stands, counted from 1."""
+        return self.page.lines
+
+    @property
+    def content_line(self) -> int:
+        """The line of the file on which `content` begins."""
+        return self.page.content_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,25 +166,7 @@ class Diagnostic:
     """All files that it is about, where it is about more than one: `path` is the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """What the bytes of an exported file say, wherever the file lies."""
-
-    id: str | None
-    type: str
-    type_slug: str
-    title: str | None
-    description: str
-    content: str
-    content_hash: str
-    size: int
-    fields: Mapping[str, Text]
-    lines: Mapping[str, int]
-    content_line: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """Why a file can't be served, wherever it lies: a diagnostic without its path."""
 
     rule: str
@@ -117,7 +174,7 @@ class Fault:
     line: int = 1
     severity: Severity = "warning"
 
-    def at(self, path: PurePosixPath) -> Diagnostic:
+    def at(self, path: PurePosixPath | str) -> Diagnostic:
         """Return the diagnostic of the file at `path`."""
         return Diagnostic(self.rule, self.severity, printable(path), self.line, self.message)
 
@@ -140,6 +197,8 @@ def read_page(raw: bytes) -> Page | None:
         raise DocumentError(too_large(len(raw)))
     try:
         text = decode(raw)
+        if is_surely_nothing(text):
+            return None
         frontmatter = read_frontmatter(text)
     except UnicodeDecodeError as error:
         line = decode(error.object[: error.start]).count("\n") + 1
@@ -161,34 +220,25 @@ def too_large(size: int) -> Fault:
     return Fault("unreadable", f"{size} bytes; a document has {limit} MiB at most")
 
 
-def place(page: Page, path: PurePosixPath, owner: str) -> Document:
+def place(page: Page, path: str, owner: str) -> Document:
     """Return the document that a page is at `path` of `owner`.
 
     Raises `DocumentError` if no URI can be made of its id (D7).
     """
-    document_id = page.id or extract_id(path)
+    document_id = page.id or extract_id(PurePosixPath(path))
     if document_id in {".", ".."}:
         message = f"the id {document_id!r} can't stand in a URI; give the file another id"
         raise DocumentError(Fault("invalid-id", message, page.lines.get("id", 1)))
-    uri = document_uri(owner, page.type_slug, document_id)
+    uri = _uri_of_no_id(owner, page.type_slug) + encode_segment(document_id)
     if len(uri) > MAX_URI_CHARACTERS:
         message = f"the URI would be longer than {MAX_URI_CHARACTERS} characters; shorten the id"
         raise DocumentError(Fault("invalid-id", message, page.lines.get("id", 1)))
-    return Document(
-        uri=uri,
-        id=document_id,
-        type=page.type,
-        type_slug=page.type_slug,
-        title=page.title or path.stem,
-        description=page.description,
-        path=path,
-        content=page.content,
-        content_hash=page.content_hash,
-        size=page.size,
-        fields=page.fields,
-        lines=page.lines,
-        content_line=page.content_line,
-    )
+    return Document(page, uri, document_id, page.title or PurePosixPath(path).stem, path)
+
+
+@lru_cache(maxsize=32)
+def _uri_of_no_id(owner: str, type_slug: str) -> str:
+    return document_uri(owner, type_slug, "")
 
 
 def extract_id(path: PurePosixPath) -> str:
@@ -199,6 +249,7 @@ def extract_id(path: PurePosixPath) -> str:
     return next(iter(path.stem.split()), path.stem)
 
 
+@lru_cache(maxsize=32)
 def slugify_type(document_type: str) -> str:
     """Return a type as a URI shows it; empty if it has no letter and no digit (D6).
 
@@ -209,7 +260,7 @@ def slugify_type(document_type: str) -> str:
     return _NOT_ALPHANUMERIC.sub("-", folded).strip("-")
 
 
-def printable(path: PurePosixPath) -> str:
+def printable(path: PurePosixPath | str) -> str:
     """Return a path as text that can be printed on one line and encoded as UTF-8.
 
     A byte that is not UTF-8 and a control character are shown as escapes.
@@ -225,8 +276,9 @@ def _page(frontmatter: Frontmatter) -> Page:
         line = frontmatter.lines.get("type") or frontmatter.lines["export"]
         message = f"export is true, but {_type_fault(frontmatter)}; write one such as 'type: Note'"
         raise DocumentError(Fault("missing-type", message, line, severity="error"))
-    content = frontmatter.body.strip()
-    before = frontmatter.body[: frontmatter.body.find(content)]
+    body = frontmatter.body
+    begun = body.lstrip()
+    content = begun.rstrip()
     encoded = content.encode()
     declared = frontmatter.scalar("description")
     return Page(
@@ -238,9 +290,10 @@ def _page(frontmatter: Frontmatter) -> Page:
         content=content,
         content_hash=f"sha256:{sha256(encoded).hexdigest()}",
         size=len(encoded),
-        fields=frontmatter.fields,
-        lines=frontmatter.lines,
-        content_line=frontmatter.body_line + before.count("\n"),
+        keys=frontmatter.keys,
+        values=frontmatter.values,
+        key_lines=frontmatter.key_lines,
+        content_line=frontmatter.body_line + body.count("\n", 0, len(body) - len(begun)),
     )
 
 

@@ -5,10 +5,9 @@ same hash however it was checked out.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from okf_mcp_server.errors import OkfError
 from okf_mcp_server.yaml_text import (
@@ -19,11 +18,15 @@ from okf_mcp_server.yaml_text import (
     is_null,
     is_true,
     line_of,
+    shared,
     to_text,
 )
 
 MAX_BLOCK_BYTES: Final = 64 * 1024
 """How long the YAML between the fences may be, as UTF-8."""
+
+_SHARED_BLOCK_CHARACTERS: Final = 4096
+"""How long a block may be that its keys are looked for in other files."""
 
 _OPENING_FENCE: Final = re.compile(r"---[ \t]*(?:\n|\Z)")
 _CLOSING_FENCE: Final = re.compile(r"^---[ \t]*(?:\n|\Z)", re.MULTILINE)
@@ -38,27 +41,48 @@ class FrontmatterError(OkfError):
         self.line = line
 
 
-@dataclass(frozen=True, slots=True)
-class Frontmatter:
+class Frontmatter(NamedTuple):
     """A file's frontmatter, and the body that follows it."""
 
     export: bool
     """Whether `export` is true as YAML 1.1 reads a boolean; the text "true" is not."""
-    fields: Mapping[str, Text]
-    """Every key with what the author wrote: text, tuples and read-only mappings of text. A key
-    without a value (nothing, `~`, `null`) is absent."""
-    lines: Mapping[str, int]
-    """The line of the file on which each key stands, counted from 1; also of keys without a value.
-    """
+    keys: tuple[str, ...]
+    """In the author's order."""
+    values: tuple["Text | None", ...]
+    """What the author wrote for each key: text, tuples and read-only mappings of text. None for no
+    value (nothing, `~`, `null`)."""
+    key_lines: tuple[int, ...]
+    """The line of the file on which each key stands, counted from 1."""
     body: str
     """All that follows the closing fence, untrimmed."""
     body_line: int
     """The line of the file on which `body` begins, counted from 1."""
 
+    @property
+    def fields(self) -> Mapping[str, Text]:
+        """Every key that has a value, with that."""
+        return fields_of(self.keys, self.values)
+
+    @property
+    def lines(self) -> Mapping[str, int]:
+        """The line of each key."""
+        return lines_of(self.keys, self.key_lines)
+
     def scalar(self, key: str) -> str | None:
         """Return a key's text, trimmed; None if it is absent, blank, or not a scalar."""
-        value = self.fields.get(key)
+        value = self.values[self.keys.index(key)] if key in self.keys else None
         return value.strip() or None if isinstance(value, str) else None
+
+
+def fields_of(keys: Sequence[str], values: "Sequence[Text | None]") -> Mapping[str, Text]:
+    """Return the keys that have a value, with that."""
+    pairs = zip(keys, values, strict=True)
+    return MappingProxyType({key: value for key, value in pairs if value is not None})
+
+
+def lines_of(keys: Sequence[str], key_lines: Sequence[int]) -> Mapping[str, int]:
+    """Return the keys, each with its line."""
+    return MappingProxyType(dict(zip(keys, key_lines, strict=True)))
 
 
 def decode(raw: bytes) -> str:
@@ -66,7 +90,8 @@ def decode(raw: bytes) -> str:
 
     CRLF and a lone CR become LF; no other character ends a line. Raises `UnicodeDecodeError`.
     """
-    return raw.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    text = raw.decode("utf-8-sig")
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def read_frontmatter(text: str) -> Frontmatter | None:
@@ -91,12 +116,15 @@ def read_frontmatter(text: str) -> Frontmatter | None:
         return None
     found = entries(root)
     export = found.get("export")
+    keys = tuple(found)
+    key_lines = tuple([line_of(node) + 1 for node, _ in found.values()])
+    if len(block) <= _SHARED_BLOCK_CHARACTERS:
+        keys, key_lines = shared(keys), shared(key_lines)
     return Frontmatter(
         export=export is not None and is_true(export[1]),
-        fields=MappingProxyType(
-            {key: to_text(value) for key, (_, value) in found.items() if not is_null(value)}
-        ),
-        lines=MappingProxyType({key: line_of(node) + 1 for key, (node, _) in found.items()}),
+        keys=keys,
+        values=tuple([None if is_null(value) else to_text(value) for _, value in found.values()]),
+        key_lines=key_lines,
         body=text[closing.end() :],
         body_line=text.count("\n", 0, closing.end()) + 1,
     )

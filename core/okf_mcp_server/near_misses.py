@@ -6,6 +6,7 @@ Nothing here makes a file a document. It only tells an author why one isn't.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from okf_mcp_server.frontmatter import Frontmatter
@@ -37,9 +38,15 @@ def find_near_miss(text: str, frontmatter: Frontmatter | None) -> NearMiss | Non
     """Return why a decoded file that seems to opt in doesn't; None if it doesn't seem to."""
     if frontmatter is None:
         return _bad_fence(text)
-    if "export" in frontmatter.lines:
+    if "export" in frontmatter.keys:
         return _bad_value(frontmatter)
     return _bad_key(frontmatter)
+
+
+def is_meant_as_export(key: str) -> bool:
+    """Say whether a key is `export`, or what somebody writes who means it."""
+    word = key.strip().lower()
+    return word in _KEYS or _is_slip(word, "export")
 
 
 def _bad_value(frontmatter: Frontmatter) -> NearMiss | None:
@@ -52,10 +59,8 @@ def _bad_value(frontmatter: Frontmatter) -> NearMiss | None:
 
 
 def _bad_key(frontmatter: Frontmatter) -> NearMiss | None:
-    for key, line in frontmatter.lines.items():
-        word = key.strip().lower()
-        is_meant = word in _KEYS or _is_slip(word, "export")
-        if is_meant and _means_true(frontmatter.fields.get(key, "")):
+    for key, line in zip(frontmatter.keys, frontmatter.key_lines, strict=True):
+        if is_meant_as_export(key) and _means_true(frontmatter.fields.get(key, "")):
             return NearMiss(f"not exported: the key is {key!r}; write 'export: true'", line)
     return None
 
@@ -70,10 +75,15 @@ def _means_true(written: Text) -> bool:
 
 def _is_slip(word: str, right: str) -> bool:
     """Say whether a word is the right one with its letters mixed, one too many or one too few."""
+    return abs(len(word) - len(right)) <= 1 and _differs_by_a_slip(word, right)
+
+
+@lru_cache(maxsize=1024)
+def _differs_by_a_slip(word: str, right: str) -> bool:
     if sorted(word) == sorted(right):
         return True
     shorter, longer = sorted((word, right), key=len)
-    return len(longer) - len(shorter) == 1 and any(
+    return len(longer) > len(shorter) and any(
         longer[:index] + longer[index + 1 :] == shorter for index in range(len(longer))
     )
 

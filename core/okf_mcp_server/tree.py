@@ -22,7 +22,7 @@ def is_markdown(name: str) -> bool:
 class TreeEntry:
     """A regular Markdown file of a tree."""
 
-    path: PurePosixPath
+    path: str
     """Relative to the repository's top level; bytes that are not UTF-8 are lone surrogates."""
     key: str
     """The identity of the content: equal keys, equal bytes."""
@@ -121,16 +121,16 @@ class WorkingTree:
         if not stat.S_ISREG(status.st_mode):
             return None
         key = f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}:{status.st_size}"
-        return TreeEntry(self._relative(path), key, status.st_size)
+        return TreeEntry(str(self._relative(path)), key, status.st_size)
 
     def _unknown(self, path: Path) -> TreeEntry:
         relative = self._relative(path)
-        return TreeEntry(relative, f"unknown:{relative}", 0)
+        return TreeEntry(str(relative), f"unknown:{relative}", 0)
 
     def _relative(self, path: Path) -> PurePosixPath:
         return PurePosixPath(path.relative_to(self._top).as_posix())
 
-    def _read(self, path: PurePosixPath) -> bytes:
+    def _read(self, path: str) -> bytes:
         descriptor = os.open(self._top / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             return file.read()

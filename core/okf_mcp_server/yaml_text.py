@@ -6,8 +6,9 @@ would make of it. Input is hostile until it has passed `compose_mapping`, which 
 size, refuses custom tags and refuses keys that stand twice (D3).
 """
 
+from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 
 import yaml
 from yaml.reader import ReaderError
@@ -17,6 +18,8 @@ from okf_mcp_server.yaml_mistakes import find_mistake
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+SharedT = TypeVar("SharedT", bound="str | tuple[object, ...]")
 
 Text: TypeAlias = "str | Sequence[Text] | Mapping[str, Text]"
 """What leaves this module: text, and lists and mappings of text."""
@@ -31,6 +34,9 @@ _TAG: Final = "tag:yaml.org,2002:"
 _NULL: Final = _TAG + "null"
 _BOOL: Final = _TAG + "bool"
 _MERGE: Final = _TAG + "merge"
+_STR: Final = _TAG + "str"
+_SEQ: Final = _TAG + "seq"
+_MAP: Final = _TAG + "map"
 _KNOWN_TAGS: Final = frozenset(
     _TAG + name
     for name in (
@@ -39,12 +45,28 @@ _KNOWN_TAGS: Final = frozenset(
     )
 )
 _TRUE: Final = frozenset({"true", "yes", "on"})
+_WORDS: Final = MappingProxyType(
+    {
+        **dict.fromkeys(("", "~", "null", "Null", "NULL"), _NULL),
+        **{
+            spelling: _BOOL
+            for word in ("true", "false", "yes", "no", "on", "off")
+            for spelling in (word, word.capitalize(), word.upper())
+        },
+        "<<": _MERGE,
+    }
+)
+"""What YAML 1.1 takes for something else than text, where it stands without quotes. Its numbers and
+dates aren't here: to us they are text."""
 
 _LINE_ENDS: Final = "\x85\u2028\u2029"
 """YAML 1.1 ends a line at these three, we don't (D2): the parser sees other characters instead."""
 
 _STAND_INS: Final = range(0x10FFFF, 0xFFFF, -1)
 """Those that may be seen, the private ones first: a text never holds all of them."""
+
+_SHARED_CHARACTERS: Final = 24
+"""How long a text may be to be looked for in other files: a longer one is seldom there twice."""
 
 _SHOWN_CHARACTERS: Final = 60
 """How much of the author's text a reason quotes."""
@@ -62,6 +84,22 @@ class YamlTextError(OkfError):
         self.line = line
 
 
+class _TextLoader(yaml.CSafeLoader):
+    """The C loader, without its search for numbers and dates: half of what it takes to compose."""
+
+    def resolve(self, kind: type[yaml.Node], value: str, implicit: object) -> str:
+        """Return the tag of a node that has none written."""
+        if kind is not yaml.ScalarNode:
+            return _MAP if kind is yaml.MappingNode else _SEQ
+        return _WORDS.get(value, _STR) if cast("tuple[bool, bool]", implicit)[0] else _STR
+
+    def descend_resolver(self, current_node: object, current_index: object) -> None:
+        """Do nothing: no tag depends on where a node stands."""
+
+    def ascend_resolver(self) -> None:
+        """Do nothing, as above."""
+
+
 def compose_mapping(text: str, *, unique_keys: bool = True) -> yaml.MappingNode | None:
     """Read one YAML document whose top is a mapping; None if the top is anything else.
 
@@ -72,7 +110,7 @@ def compose_mapping(text: str, *, unique_keys: bool = True) -> yaml.MappingNode 
     stand_ins = _stand_ins(text)
     source = text.translate(stand_ins) if stand_ins else text
     try:
-        root = yaml.compose(source, Loader=yaml.CSafeLoader)
+        root = yaml.compose(source, Loader=_TextLoader)
     except ReaderError as error:
         line = source.encode()[: error.position].count(b"\n") + 1
         raise YamlTextError(f"the character #x{error.character:02x} is not allowed", line) from None
@@ -102,11 +140,15 @@ def entries(node: yaml.MappingNode) -> Entries:
         for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
             for name, entry in entries(source).items():
                 merged.setdefault(name, entry)
-    return {**own, **{name: entry for name, entry in merged.items() if name not in own}}
+    for name, entry in merged.items():
+        own.setdefault(name, entry)
+    return own
 
 
 def repeated_keys(node: yaml.MappingNode) -> list[yaml.ScalarNode]:
     """Return the keys of a mapping that repeat an earlier one."""
+    if len({key.value for key, _ in node.value}) == len(node.value):
+        return []
     seen: set[str] = set()
     repeated: list[yaml.ScalarNode] = []
     for key, _ in node.value:
@@ -118,11 +160,35 @@ def repeated_keys(node: yaml.MappingNode) -> list[yaml.ScalarNode]:
 
 def to_text(node: yaml.Node) -> Text:
     """Return a checked node as text, a tuple, or a read-only mapping of text."""
+    if isinstance(node, yaml.ScalarNode):
+        text = str(node.value)
+        return shared(text) if len(text) <= _SHARED_CHARACTERS else text
     if isinstance(node, yaml.MappingNode):
         return MappingProxyType({key: to_text(value) for key, (_, value) in entries(node).items()})
-    if isinstance(node, yaml.SequenceNode):
-        return tuple(to_text(child) for child in node.value)
-    return str(node.value)
+    return tuple(map(to_text, node.value))
+
+
+def frozen(value: object) -> Text:
+    """Return what `to_text` made, after it was written as JSON and read again."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        pairs = cast("dict[str, object]", value).items()
+        return MappingProxyType({key: frozen(each) for key, each in pairs})
+    return tuple(map(frozen, cast("list[object]", value)))
+
+
+def shared(value: SharedT) -> SharedT:
+    """Return the first one that was equal to this short value, if that isn't long ago.
+
+    For what many files have alike: their keys, the lines of those, types, tags, names.
+    """
+    return cast("SharedT", _first_like(value))
+
+
+@lru_cache(maxsize=1024)
+def _first_like(value: object) -> object:
+    return value
 
 
 def is_true(node: yaml.Node) -> bool:
@@ -180,6 +246,9 @@ def _check(node: yaml.Node, *, depth: int, budget: int, unique_keys: bool) -> in
     else:
         children = node.value
     for child in children:
+        if type(child) is yaml.ScalarNode and child.tag == _STR and budget > 0:
+            budget -= 1  # most are such: no call is made for them
+            continue
         budget = _check(child, depth=depth + 1, budget=budget, unique_keys=unique_keys)
     return budget
 

@@ -21,6 +21,12 @@ from okf_mcp_server.documents import (
     read_page,
 )
 
+PAGE_ATTRIBUTES = (
+    *("type", "type_slug", "description", "content", "content_hash", "size"),
+    *("fields", "lines", "content_line"),
+)
+"""What a document has from its page."""
+
 
 def written(*lines: str, body: str = "Body.\n") -> bytes:
     """Return an exported file of the type Note with more lines in its frontmatter."""
@@ -34,7 +40,7 @@ def page(*lines: str, body: str = "Body.\n") -> Page:
 
 
 def document(*lines: str, path: str = "design/file.md", owner: str = "acme") -> Document:
-    return place(page(*lines), PurePosixPath(path), owner)
+    return place(page(*lines), path, owner)
 
 
 def fault(raw: bytes) -> Fault:
@@ -60,18 +66,19 @@ def test_a_file_that_opts_in_is_a_document() -> None:
     found = read_page(raw)
 
     assert found is not None
-    assert place(found, PurePosixPath("design/a b.md"), "acme") == Document(
-        uri="knowledge://acme/architecture-decision/010",
-        id="010",
-        type="Architecture  Decision",
-        type_slug="architecture-decision",
-        title="A title",
-        description="About it",
-        path=PurePosixPath("design/a b.md"),
-        content=content,
-        content_hash="sha256:" + sha256(content.encode()).hexdigest(),
-        size=16,
-        fields={
+    placed = place(found, "design/a b.md", "acme")
+    assert placed == Document(
+        found, "knowledge://acme/architecture-decision/010", "010", "A title", "design/a b.md"
+    )
+    assert placed.path == PurePosixPath("design/a b.md")
+    assert {name: getattr(placed, name) for name in PAGE_ATTRIBUTES} == {
+        "type": "Architecture  Decision",
+        "type_slug": "architecture-decision",
+        "description": "About it",
+        "content": content,
+        "content_hash": "sha256:" + sha256(content.encode()).hexdigest(),
+        "size": 16,
+        "fields": {
             "export": "true",
             "type": "Architecture  Decision",
             "id": "010",
@@ -79,7 +86,7 @@ def test_a_file_that_opts_in_is_a_document() -> None:
             "description": "About it",
             "tags": ("a", "1"),
         },
-        lines={
+        "lines": {
             "export": 2,
             "type": 3,
             "id": 4,
@@ -88,8 +95,8 @@ def test_a_file_that_opts_in_is_a_document() -> None:
             "tags": 7,
             "empty": 8,
         },
-        content_line=11,
-    )
+        "content_line": 11,
+    }
 
 
 @pytest.mark.parametrize(
@@ -382,7 +389,7 @@ def test_an_id_is_one_segment_of_the_uri(document_id: str, segment: str) -> None
 def test_owner_and_type_are_segments_too() -> None:
     found = read_page("---\nexport: true\ntype: Guía\nid: x\n---\n".encode())
     assert found is not None
-    placed = place(found, PurePosixPath("x.md"), "the team/größe")
+    placed = place(found, "x.md", "the team/größe")
     assert placed.uri == "knowledge://the%20team%2Fgr%C3%B6%C3%9Fe/gu%C3%ADa/x"
 
 

@@ -126,11 +126,14 @@ def test_a_frontmatter_says_what_it_holds_and_on_which_lines() -> None:
     frontmatter = read("---\nexport: yes\n\nid:   010 \nnothing: ~\ntags: [a, 1]\n---\nbody\n")
     assert frontmatter == Frontmatter(
         export=True,
-        fields={"export": "yes", "id": "010", "tags": ("a", "1")},
-        lines={"export": 2, "id": 4, "nothing": 5, "tags": 6},
+        keys=("export", "id", "nothing", "tags"),
+        values=("yes", "010", None, ("a", "1")),
+        key_lines=(2, 4, 5, 6),
         body="body\n",
         body_line=8,
     )
+    assert frontmatter.fields == {"export": "yes", "id": "010", "tags": ("a", "1")}
+    assert frontmatter.lines == {"export": 2, "id": 4, "nothing": 5, "tags": 6}
 
 
 @pytest.mark.row("D3")

@@ -1,5 +1,8 @@
 """All documents of one owner at one commit: what is in, in which order, and what a load costs."""
 
+import gc
+import tracemalloc
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
@@ -7,8 +10,9 @@ from threading import Barrier, Thread
 
 import pytest
 
-from okf_mcp_server import Diagnostic, Snapshot, load_docs
+from okf_mcp_server import Diagnostic, Document, Snapshot, load_docs
 from okf_mcp_server.tree import TreeEntry, WorkingTree
+from support.memory_tree import MemoryTree
 
 Load = Callable[..., Snapshot]
 
@@ -21,6 +25,10 @@ def note(*lines: str, body: str = "Body.") -> str:
 
 def paths(snapshot: Snapshot) -> list[str]:
     return [str(document.path) for document in snapshot.documents]
+
+
+def order(snapshot: Snapshot) -> list[tuple[int, str]]:
+    return [snapshot.key_at(index) for index in range(len(snapshot.documents))]
 
 
 def uris(snapshot: Snapshot) -> list[str]:
@@ -146,7 +154,7 @@ def test_documents_stand_in_the_order_of_the_code_points_of_their_paths(load: Lo
             {f"{name}.md": note(f"id: n{ord(name[-1])}{len(name)}") for name in arrangement}
         )
         assert paths(snapshot) == [f"{name}.md" for name in expected]
-        assert list(snapshot.order) == sorted(snapshot.order)
+        assert order(snapshot) == sorted(order(snapshot))
 
 
 @pytest.mark.row("D11")
@@ -173,6 +181,19 @@ def test_a_file_below_two_roots_is_one_document_in_the_place_of_the_first(
     files = {f"{name}.md": note() for name in ["a/0", "a/b/1", "a/c", "z"]}
     snapshot = load(files, roots=roots)
     assert (paths(snapshot), snapshot.diagnostics) == (expected, ())
+
+
+@pytest.mark.row("D11")
+def test_every_place_has_documents_before_it_and_after_it(load: Load) -> None:
+    files = {f"{name}.md": note() for name in ["a/1", "a/3", "b/2", "b/2x/4", "c/5"]}
+    for roots in (["a", "b", "c"], ["gone", "c", "b/2x", "a", "b", "gone too"], ["."]):
+        snapshot = load(files, roots=roots)
+        places = order(snapshot)
+        assert places == sorted(places)
+        assert len(places) == len(files)
+        names = ["", "a", *files, "a/2.md", "c/6", "\U0010ffff"]
+        for place in [(root, name) for root in range(len(roots) + 2) for name in names]:
+            assert snapshot.index_after(place) == bisect_right(places, place)
 
 
 @pytest.mark.row("D12")
@@ -240,7 +261,7 @@ def test_one_changed_file_of_2500_is_one_parse_and_an_equal_snapshot(load: Load)
 
     whole = load(changed)
     assert (first.parsed_files, second.parsed_files, whole.parsed_files) == (2_500, 1, 2_500)
-    assert (second.documents, second.order) == (whole.documents, whole.order)
+    assert (second.documents, order(second)) == (whole.documents, order(whole))
     assert second.documents[7].title == "changed"
 
 
@@ -273,7 +294,7 @@ def test_equal_files_are_parsed_once(load: Load) -> None:
 @pytest.mark.parametrize("raw", [b"\xff", note("a: b: c").encode(), b"---\nexport: on\n---\n"])
 def test_what_was_a_fault_stays_one_without_being_read_again(load: Load, raw: bytes) -> None:
     first = load({"a.md": raw})
-    entry = TreeEntry(PurePosixPath("b.md"), repr(raw), len(raw))
+    entry = TreeEntry("b.md", repr(raw), len(raw))
 
     second = load_docs(UnreadableTree(entry), owner="acme", previous=first)
 
@@ -283,7 +304,7 @@ def test_what_was_a_fault_stays_one_without_being_read_again(load: Load, raw: by
 
 @pytest.mark.row("D4")
 def test_a_file_that_is_too_large_is_never_read() -> None:
-    entry = TreeEntry(PurePosixPath("a.md"), "key", 4 * 1024 * 1024 + 1)
+    entry = TreeEntry("a.md", "key", 4 * 1024 * 1024 + 1)
     snapshot = load_docs(UnreadableTree(entry), owner="acme")
     assert [(found.rule, found.path) for found in snapshot.diagnostics] == [("unreadable", "a.md")]
 
@@ -297,9 +318,9 @@ def test_a_mended_file_is_served_and_a_removed_one_is_forgotten(load: Load) -> N
 
 def test_a_snapshot_of_another_commit_does_not_change_the_previous_one(load: Load) -> None:
     first = load({"a.md": note("title: one")}, commit="1" * 40)
-    before = (first.commit, first.documents, first.order, dict(first.by_uri))
+    before = (first.commit, first.documents, order(first), dict(first.by_uri))
     load({"a.md": note("title: two")}, commit="2" * 40, previous=first)
-    assert (first.commit, first.documents, first.order, dict(first.by_uri)) == before
+    assert (first.commit, first.documents, order(first), dict(first.by_uri)) == before
 
 
 def test_a_view_is_built_once_in_the_life_of_a_snapshot(load: Load) -> None:
@@ -384,7 +405,7 @@ class MalformedTree:
 
     def entries(self, roots: Sequence[PurePosixPath]) -> Iterable[TreeEntry]:
         for path, key in [("x.md", "1"), ("x.md", "2"), ("../up.md", "3"), ("/etc/root.md", "4")]:
-            yield TreeEntry(PurePosixPath(path), key, 100)
+            yield TreeEntry(path, key, 100)
 
     def read(self, entries: Iterable[TreeEntry]) -> Iterator[tuple[TreeEntry, bytes | OSError]]:
         for entry in entries:
@@ -417,7 +438,7 @@ class OddTree(MalformedTree):
 
     def entries(self, roots: Sequence[PurePosixPath]) -> Iterable[TreeEntry]:
         for path in ("good.md", "odd.md"):
-            yield TreeEntry(PurePosixPath(path), path, 100)
+            yield TreeEntry(path, path, 100)
 
     def read(self, entries: Iterable[TreeEntry]) -> Iterator[tuple[TreeEntry, bytes | OSError]]:
         for entry in entries:
@@ -432,3 +453,36 @@ def test_a_file_that_no_rule_foresaw_costs_nobody_else() -> None:
     assert snapshot.diagnostics == (
         Diagnostic("unreadable", "warning", "odd.md", 1, "internal error; the log has the rest"),
     )
+
+
+def test_a_document_takes_less_than_a_kilobyte_beside_its_text() -> None:
+    count = 1_000
+
+    class LazyTree(MemoryTree):
+        """A tree that holds nothing of what a snapshot does."""
+
+        def entries(self, roots: Sequence[PurePosixPath]) -> Iterable[TreeEntry]:
+            for number in range(count):
+                yield TreeEntry(f"docs/{number} - page.md", f"{number:040}", 2_000)
+
+        def read(self, entries: Iterable[TreeEntry]) -> Iterator[tuple[TreeEntry, bytes | OSError]]:
+            for entry in entries:
+                fields = [f"id: doc-{entry.key}", "tags: [one, two]", "date: 2026-05-01"]
+                title = f"title: The page of {entry.key}"
+                yield entry, note(*fields, title, "owner: Us", body=entry.key * 50).encode()
+
+    def texts(document: Document) -> Iterator[str]:
+        yield from (document.content, document.description, document.id, document.title)
+        yield from (document.uri, document.path_text, document.content_hash)
+
+    load_docs(LazyTree({}), owner="acme", commit="1")  # what stays in caches
+    tracemalloc.start()
+    try:
+        snapshot = load_docs(LazyTree({}), owner="acme", commit="1")
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    text = sum(len(each) for document in snapshot.documents for each in texts(document))
+    assert len(snapshot.documents) == count
+    assert (taken - text) / count < 1024

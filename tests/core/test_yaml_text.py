@@ -1,7 +1,13 @@
 """YAML read as text: what an author wrote comes out, and hostile input does no harm (D3)."""
 
+import json
+from collections.abc import Iterator, Mapping
+from typing import Final
+
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from okf_mcp_server.yaml_text import (
     MAX_DEPTH,
@@ -10,6 +16,7 @@ from okf_mcp_server.yaml_text import (
     YamlTextError,
     compose_mapping,
     entries,
+    frozen,
     is_null,
     is_true,
     line_of,
@@ -353,3 +360,47 @@ def test_a_unicode_line_separator_ends_no_line(character: str) -> None:
 def test_the_line_of_a_node_is_where_it_begins() -> None:
     found = entries(composed("a: 1\n\n# comment\nb:\n- c\n"))
     assert [(line_of(key), line_of(value)) for key, value in found.values()] == [(1, 1), (4, 5)]
+
+
+SPELLINGS: Final = [
+    *("", "~", "null", "Null", "NULL", "nULL", "<<", "=", "true", "True", "TRUE", "tRue", "false"),
+    *("yes", "Yes", "YES", "no", "No", "NO", "on", "On", "ON", "off", "Off", "OFF", "y", "n", "oN"),
+    *("'yes'", '"~"', "!!bool yes", "!!str yes", "!!null ''", "! yes", "!!str ~", "!!merge x"),
+    *("1", "0x1", "1_0", "1:30", "1e3", ".inf", ".nan", "2026-05-01", "2026-05-01 12:00:00Z"),
+    *("|\n  yes\n", ">-\n  ~", "[yes, ~]", "[]", "{}", "{on: off}", "&a on", "words and more"),
+]
+
+
+@pytest.mark.row("D3")
+@given(st.lists(st.tuples(st.sampled_from(SPELLINGS), st.sampled_from(SPELLINGS)), max_size=4))
+@settings(max_examples=150, derandomize=True, database=None, deadline=None)
+def test_what_is_no_text_to_yaml_is_none_to_us(pairs: list[tuple[str, str]]) -> None:
+    def meanings(node: yaml.Node) -> Iterator[str]:
+        name = str(node.tag).rpartition(":")[2]
+        yield name if name in {"bool", "null", "merge", "seq", "map"} else "text"
+        if isinstance(node, yaml.ScalarNode):
+            return
+        for child in node.value:
+            for each in child if isinstance(node, yaml.MappingNode) else [child]:
+                yield from meanings(each)
+
+    text = "".join(
+        f"k{n}: {{? {key} : 1}}\nv{n}: {value}\n" for n, (key, value) in enumerate(pairs)
+    )
+    try:
+        theirs = yaml.compose(text, Loader=yaml.CSafeLoader)
+        ours = compose_mapping(text)
+    except (yaml.YAMLError, YamlTextError):
+        return
+    assert (ours is None) == (theirs is None) == (not pairs)
+    if ours is not None and theirs is not None:
+        assert list(meanings(ours)) == list(meanings(theirs))
+
+
+@pytest.mark.row("D3")
+def test_a_text_is_the_same_after_it_was_written_as_json() -> None:
+    text = read("a: b\nc: [d, [e], {f: g}]\nh: {i: [], j: {}}\n")
+    assert isinstance(text, Mapping)
+    for value in text.values():
+        written = json.dumps(value, default=dict)
+        assert frozen(json.loads(written)) == value

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, cast
 
@@ -129,7 +129,7 @@ def _read(raw: bytes) -> None:
     lines = raw.count(b"\n") + raw.count(b"\r") + 1
     try:
         page = read_page(raw)
-        document = place(page, PurePosixPath("a/b c.md"), "acme") if page else None
+        document = place(page, "a/b c.md", "acme") if page else None
     except DocumentError as error:
         _expect(1 <= error.fault.line <= lines, "a line of the file")
         _expect(error.fault.message.isprintable(), "a message is one line")

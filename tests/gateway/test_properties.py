@@ -422,11 +422,13 @@ FAULTS: Final = st.sampled_from(
 def nothing(commit: str) -> Snapshot:
     return Snapshot(
         commit=commit,
+        roots=(),
         documents=(),
-        order=(),
+        starts=(),
         shadowed=(),
         diagnostics=(),
         verdicts={},
+        listing=None,
         parsed_files=0,
     )
 

@@ -26,11 +26,13 @@ COMMIT = "c0ffee" + "0" * 34
 NOON = Instant(datetime(2026, 7, 17, 12, 0, tzinfo=UTC), 1000.0)
 SNAPSHOT = Snapshot(
     commit=COMMIT,
+    roots=(),
     documents=(),
-    order=(),
+    starts=(),
     shadowed=(),
     diagnostics=(),
     verdicts={},
+    listing=None,
     parsed_files=0,
 )
 UNREACHABLE = PullFault("CloneError", "fatal: repository not found")
