@@ -3,8 +3,8 @@
 import base64
 import binascii
 import json
-from bisect import bisect_right
-from typing import Any, Final, TypeGuard, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, TypeGuard, cast
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
@@ -24,19 +24,27 @@ _RESOURCE_NOT_FOUND: Final = -32002
 
 _KEY_LENGTH: Final = 2
 
+Select: TypeAlias = Callable[[Sequence[Document]], Sequence[Document]]
 
-def list_resources(snapshot: Snapshot, cursor: str | None) -> types.ListResourcesResult:
+Listed: TypeAlias = tuple[str, str, int, str]
+"""All that a list shows of a document, beside its URI."""
+
+
+def list_resources(
+    snapshot: Snapshot, cursor: str | None, select: Select = lambda documents: documents
+) -> types.ListResourcesResult:
     """Return the page that follows `cursor`; the first one without.
 
     A cursor is the place of the last document of its page, so it continues in any snapshot. Raises
-    `MCPError` (invalid params) for one that isn't ours.
+    `MCPError` (invalid params) for one that isn't ours. `select` says which documents of the page
+    the result has to hold: whoever hands it in adds the others.
     """
-    start = 0 if cursor is None else bisect_right(snapshot.order, _read_cursor(cursor))
+    start = 0 if cursor is None else snapshot.index_after(_read_cursor(cursor))
     end = start + PAGE_SIZE
     is_last = end >= len(snapshot.documents)
     return types.ListResourcesResult(
-        resources=[_resource(document) for document in snapshot.documents[start:end]],
-        next_cursor=None if is_last else _write_cursor(snapshot.order[end - 1]),
+        resources=list(map(_resource, select(snapshot.documents[start:end]))),
+        next_cursor=None if is_last else _write_cursor(snapshot.key_at(end - 1)),
         _meta=_commit_meta(snapshot),
     )
 
@@ -65,6 +73,11 @@ def find_document(snapshot: Snapshot, owner: str, uri: str) -> Document | None:
     if document is None and (normal := normal_uri(owner, uri)) is not None:
         document = snapshot.by_uri.get(normal)
     return document
+
+
+def listed(document: Document) -> Listed:
+    """Return what a list shows of a document: it is the same for as long as this is."""
+    return document.title, document.description, document.size, document.content_hash
 
 
 def _resource(document: Document) -> types.Resource:

@@ -1,7 +1,8 @@
 """The MCP server of one owner, which the stdio server and the gateway share."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from importlib.metadata import version
 from typing import Any, Final, TypeAlias
 
@@ -13,11 +14,15 @@ from pydantic import ValidationError
 
 from okf_mcp_server.changes import Changes
 from okf_mcp_server.completion import complete
+from okf_mcp_server.documents import Document
 from okf_mcp_server.resources import list_resources, read_resource
 from okf_mcp_server.snapshot import Snapshot
 from okf_mcp_server.templates import list_templates
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
+
+Selection: TypeAlias = Callable[[Context, Sequence[Document]], Sequence[Document]]
+"""Returns those documents of a page that its result has to hold, for one request."""
 
 DISTRIBUTION: Final = "okf-mcp-server"
 
@@ -25,18 +30,23 @@ log = logging.getLogger(__name__)
 
 
 def build_server(
-    owner: str, current: Callable[[], Snapshot], changes: Changes | None = None
+    owner: str,
+    current: Callable[[], Snapshot],
+    changes: Changes | None = None,
+    select: Selection = lambda _, documents: documents,
 ) -> Server[Any]:
     """Return the MCP server of `owner`.
 
     `current` is called once for each request and returns the snapshot that the answer is made of,
     so that an answer belongs to one commit. Clients may listen to `changes`; None: nothing changes.
+    `select` says which documents of a page of the list are left to the SDK.
     """
 
     async def on_list_resources(
-        _: Context, params: types.PaginatedRequestParams | None
+        context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        return list_resources(current(), params.cursor if params else None)
+        cursor = params.cursor if params else None
+        return list_resources(current(), cursor, partial(select, context))
 
     async def on_read_resource(
         context: Context, params: types.ReadResourceRequestParams
@@ -62,7 +72,7 @@ def build_server(
 
     server = _Server(
         DISTRIBUTION,
-        version=version(DISTRIBUTION),
+        version=_version(),
         title=f"Knowledge of {owner}",
         instructions=(
             f"The documents that {owner} publishes, as Markdown. List the resources to see what "
@@ -78,6 +88,12 @@ def build_server(
     # Without the SDK's own, which traces each request for an OpenTelemetry that nobody set up.
     server.middleware[:] = [_mask_errors]
     return server
+
+
+@cache
+def _version() -> str:
+    """Return our version, which is read from a file: a gateway has a server for each owner."""
+    return version(DISTRIBUTION)
 
 
 class _Server(Server[Any]):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final, TypeAlias
 
+from anyio import Event
 from starlette.types import Message, Send
 
 from okf_mcp_server.snapshot import Snapshot
@@ -64,6 +65,8 @@ Reply: TypeAlias = tuple[Sequence[Header], Sequence[bytes]]
 _UTF_8: Final = (b'{"', b"{ ", b"{\n", b"{\r", b"{\t")
 """How an object begins that no JSON parser takes for UTF-16 or UTF-32 (RFC 4627, 3)."""
 
+_ESCAPE: Final = ord("\\")
+
 _AROUND_ID: Final = 2
 """How many parts a body has that names an id once."""
 
@@ -72,18 +75,24 @@ _ID: Final = re.compile(
 )
 """An id that an answer repeats byte by byte: nothing to round, to escape or to decode."""
 
+_METHOD_KEY: Final = b'"method"'
+
 _METHOD: Final = re.compile(
-    rb'"method"[ \t\r\n]*:[ \t\r\n]*"(?:%s)"'
+    _METHOD_KEY
+    + rb'[ \t\r\n]*:[ \t\r\n]*"(?:%s)"'
     % b"|".join(re.escape(method.encode()) for method in KEPT_METHODS)
 )
 
-_ASKED_ONCE: Final = (b'"progressToken"', b'"traceparent"')
+_ASKED_ONCE: Final = b'"progressToken"'
 """What differs in each request of a client that sends it."""
 
 _LENGTH: Final = b"content-length"
 
 _OVERHEAD_BYTES: Final = 1024
 """What it takes to keep one answer, beside its bytes and those of its question."""
+
+_HEADER_BYTES: Final = 160
+"""The same for one header of the question: a client may send many that have next to no bytes."""
 
 _JOINED_BYTES: Final = 64 * 1024
 """A longer body is sent in two pieces: copying it would cost more."""
@@ -95,8 +104,10 @@ def read_question(headers: Iterable[Header], body: bytes) -> tuple[Question, byt
     The body has one `"id"`, no escape that could spell another, and no other encoding: if there is
     an id in it at all, for a JSON parser, it is this one.
     """
+    if len(body) > MAX_QUESTION_BYTES:
+        return None  # nor is it known to be whole
     parts = body.split(b'"id"', 2)
-    if len(parts) != _AROUND_ID or not body.startswith(_UTF_8) or b"\\" in body:
+    if len(parts) != _AROUND_ID or not body.startswith(_UTF_8) or _ESCAPE in body:
         return None
     found = _ID.match(parts[1])
     if found is None:
@@ -109,8 +120,9 @@ def read_question(headers: Iterable[Header], body: bytes) -> tuple[Question, byt
 def may_be_kept(question: Question) -> bool:
     """Say whether the answer may be kept: by the method, which the body names once."""
     body = question[0] + question[1]
-    is_named_once = body.count(b'"method"') == 1 and _METHOD.search(body) is not None
-    return is_named_once and not any(each in body for each in _ASKED_ONCE)
+    at = body.find(_METHOD_KEY)
+    is_named_once = at >= 0 and body.find(_METHOD_KEY, at + 1) < 0
+    return is_named_once and _METHOD.match(body, at) is not None and _ASKED_ONCE not in body
 
 
 class Answer:
@@ -118,12 +130,13 @@ class Answer:
 
     __slots__ = ("_after", "_before", "_headers", "_length", "_length_at")
 
-    def __init__(self, headers: Sequence[Header], before: bytes, after: bytes) -> None:
-        """`before` and `after` are the body up to the id and from behind it."""
+    def __init__(self, headers: Sequence[Header], body: bytes, start: int, end: int) -> None:
+        """The id of the request that it was the answer to stands in `body` at `start` to `end`."""
         self._headers = headers
-        self._before = before
-        self._after = after
-        self._length = len(before) + len(after)
+        self._before = body[:start]
+        # What is joined anyway needs no copy of its own.
+        self._after = memoryview(body)[end:] if len(body) <= _JOINED_BYTES else body[end:]
+        self._length = len(body) - (end - start)
         self._length_at = [name for name, _ in headers].index(_LENGTH)
 
     @property
@@ -135,46 +148,79 @@ class Answer:
         """Return what the request of this id gets."""
         headers = list(self._headers)
         headers[self._length_at] = (_LENGTH, b"%d" % (self._length + len(request_id)))
-        if self._length > _JOINED_BYTES:
+        if isinstance(self._after, bytes):
             return headers, (self._before + request_id, self._after)
-        return headers, (self._before + request_id + self._after,)
+        return headers, (b"".join((self._before, request_id, self._after)),)
+
+
+Served: TypeAlias = Callable[[], Snapshot | None]
 
 
 class Shelf:
     """The answers of one owner, all from one snapshot; on the event loop alone."""
 
-    def __init__(self, cache: "AnswerCache") -> None:
-        self.hits = 0
-        """How many requests a kept answer was for."""
-        self.misses = 0
-        """How many could have had one, and were the SDK's."""
-        self.passed_on = 0
-        """How many were the SDK's, whatever is kept: odd ones, other methods, those that wait."""
+    def __init__(self, cache: "AnswerCache", ready: Served, served: Served) -> None:
         self._cache = cache
+        self._ready = ready
+        self._served = served
+        self._hits = self._misses = self._passed_on = 0
         self._snapshot: Snapshot | None = None
         # What was asked for since the cache was half full, and before that.
         self._young: dict[Question, Answer] = {}
         self._old: dict[Question, Answer] = {}
+        # What the SDK is asked now, and what is set once it has answered, if somebody waits.
+        self._asked: dict[Question, Event | None] = {}
 
     def counts(self) -> Mapping[str, int]:
         """Return how the owner's requests were answered so far."""
-        return {"hits": self.hits, "misses": self.misses, "passed_on": self.passed_on}
+        return {"hits": self._hits, "misses": self._misses, "passed_on": self._passed_on}
 
-    def find(self, snapshot: Snapshot, question: Question) -> Answer | None:
-        """Return the answer that `snapshot` has to a question, if it is kept."""
+    def find(self, question: Question) -> Answer | None:
+        """Return the answer to a question that comes now, if it is kept and nothing is due."""
+        snapshot = self._ready()
+        if snapshot is None:
+            return None
         if snapshot is not self._snapshot:
             self._snapshot, self._young, self._old = snapshot, {}, {}
         answer = self._young.get(question)
         if answer is None and (answer := self._old.pop(question, None)) is not None:
             self._put(question, answer)
         if answer is not None:
-            self.hits += 1
+            self._hits += 1
         return answer
 
-    def keep(self, snapshot: Snapshot, question: Question, answer: Answer) -> None:
-        """Keep an answer, unless another snapshot has been asked since."""
-        if snapshot is self._snapshot and answer.size <= MAX_ANSWER_BYTES:
+    async def wait_and_find(self, question: Question) -> Answer | None:
+        """Return what `find` will, once the SDK has answered somebody who asks the same now.
+
+        None at once if nobody does, or if a pull has to be waited for.
+        """
+        if question not in self._asked or self._ready() is None:
+            return None
+        answered = self._asked[question] = self._asked[question] or Event()
+        await answered.wait()
+        return self.find(question)
+
+    def pass_on(self) -> None:
+        """Count a request that has no kept answer, whatever is kept."""
+        self._passed_on += 1
+
+    def ask(self, question: Question) -> Snapshot | None:
+        """Note that the SDK is asked now, and return what is served while it begins."""
+        self._misses += 1
+        self._asked.setdefault(question, None)
+        return self._served()
+
+    def keep(self, question: Question, snapshot: Snapshot | None, answer: Answer | None) -> None:
+        """Keep the SDK's answer, if there is one, and tell those who wait for it.
+
+        `snapshot` is what `ask` returned. If it is served now, it was all the time, since none is
+        served again that was replaced: so it is the one that the answer is made of.
+        """
+        is_current = snapshot is self._snapshot and snapshot is self._served()
+        if answer is not None and is_current and answer.size <= MAX_ANSWER_BYTES:
             self._put(question, answer)
+        if answered := self._asked.pop(question, None):
+            answered.set()
 
     def grow_old(self) -> None:
         """Forget what wasn't asked for since the last time."""
@@ -182,7 +228,8 @@ class Shelf:
 
     def _put(self, question: Question, answer: Answer) -> None:
         before, after, headers = question
-        size = len(before) + len(after) + sum(len(name) + len(value) for name, value in headers)
+        size = len(before) + len(after)
+        size += sum([len(name) + len(value) + _HEADER_BYTES for name, value in headers])
         self._cache.make_room(size + answer.size + _OVERHEAD_BYTES)
         self._young[question] = answer
 
@@ -194,9 +241,13 @@ class AnswerCache:
         self._shelves: list[Shelf] = []
         self._young_bytes = 0
 
-    def add_shelf(self) -> Shelf:
-        """Return the shelf of one more owner."""
-        shelf = Shelf(self)
+    def add_shelf(self, ready: Served, served: Served) -> Shelf:
+        """Return the shelf of one more owner.
+
+        `ready` returns what a request is answered from that comes now; None if it has to wait.
+        `served` returns what is served, whatever is due; None if nothing is.
+        """
+        shelf = Shelf(self, ready, served)
         self._shelves.append(shelf)
         return shelf
 
@@ -210,29 +261,50 @@ class AnswerCache:
 
 
 class Recorder:
-    """Sends an answer of the SDK's on, and keeps it if it is a result."""
+    """Sends an answer of the SDK's on, and keeps it if it is a result; to be closed after that."""
 
-    def __init__(
-        self, send: Send, question: Question, request_id: bytes, keep: Callable[[Answer], None]
-    ) -> None:
+    def __init__(self, shelf: Shelf, question: Question, request_id: bytes, send: Send) -> None:
         quote = b'"' if question[0].endswith(b'"') else b""
+        self._shelf = shelf
+        self._question = question
+        before = b'{"jsonrpc":"2.0","id":' + quote
+        self._begin = before + request_id + quote + b',"result":{'
+        self._id_at = len(before), len(before) + len(request_id)
         self._send = send
-        self._before = b'{"jsonrpc":"2.0","id":' + quote
-        self._begin = self._before + request_id + quote + b',"result":{'
-        self._after_at = len(self._before) + len(request_id)
-        self._keep = keep
-        # Written as the answer comes by: the headers of one that may be kept, and its body.
-        self._headers: Sequence[Header] | None = None
+        # Written as the answer comes by: the start of one that may be kept, and its body.
+        self._start: Message | None = None
         self._body = b""
+        self._is_closed = False
+        self._snapshot = shelf.ask(question)
 
     async def __call__(self, message: Message) -> None:
-        """Take the next message of the answer."""
+        """Take the next message of the answer.
+
+        Nothing is sent before it is whole: others wait for it, and this client may take nothing.
+        """
         if message["type"] == "http.response.start":
-            headers = list(message["headers"])
-            if message["status"] == HTTPStatus.OK and any(name == _LENGTH for name, _ in headers):
-                self._headers = headers
-        elif self._headers is not None:
+            has_length = any(name == _LENGTH for name, _ in message["headers"])
+            if message["status"] == HTTPStatus.OK and has_length:
+                self._start = message
+                return
+            self.close()
+        elif self._start is not None:
             self._body += message.get("body", b"")
-            if not message.get("more_body", False) and self._body.startswith(self._begin):
-                self._keep(Answer(self._headers, self._before, self._body[self._after_at :]))
+            if message.get("more_body", False):
+                return
+            self.close(self._answer(list(self._start["headers"])))
+            await self._send(self._start)
+            message = {"type": "http.response.body", "body": self._body}
         await self._send(message)
+
+    def close(self, answer: Answer | None = None) -> None:
+        """Keep an answer, or say that there is none to be kept."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._shelf.keep(self._question, self._snapshot, answer)
+
+    def _answer(self, headers: Sequence[Header]) -> Answer | None:
+        """Return what came as an answer for any id; None if it is an error."""
+        if not self._body.startswith(self._begin):
+            return None
+        return Answer(headers, self._body, *self._id_at)

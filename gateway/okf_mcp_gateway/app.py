@@ -1,6 +1,7 @@
 """The one place where parts meet: configuration in, ASGI application out."""
 
 import logging
+import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from okf_mcp_gateway.config import Configuration
 from okf_mcp_gateway.descriptors import max_connections
 from okf_mcp_gateway.front import Front
 from okf_mcp_gateway.limits import RequestLimits
+from okf_mcp_gateway.listing import MAX_PAGES, Listing
 from okf_mcp_gateway.owners import Owner, PullSlots
 from okf_mcp_gateway.registry import OwnerConfig
 from okf_mcp_gateway.routes.config import config_route
@@ -30,13 +32,16 @@ from okf_mcp_gateway.routes.refresh import refresh_route
 from okf_mcp_gateway.routes.rendering import CrashGuard, crash_response, error_responder
 from okf_mcp_gateway.routes.status import status_route
 from okf_mcp_gateway.scrub import Scrubber
+from okf_mcp_gateway.snapshot_file import SnapshotFile, checksum_key
 from okf_mcp_gateway.source.git import Git
 from okf_mcp_gateway.source.mirror import Mirror
 from okf_mcp_gateway.source.puller import Puller
 from okf_mcp_gateway.source.removed_copies import sweep
 from okf_mcp_gateway.state import Clock
+from okf_mcp_gateway.warm_start import run_owners
 from okf_mcp_server.changes import Changes
 from okf_mcp_server.server import build_server
+from okf_mcp_server.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +81,12 @@ def build_app(
     changes = {name: Changes(name, has_room=has_room) for name in configuration.registry.owners}
     owners = _owners(configuration, git, scrubber, clock, changes)
     cache = AnswerCache()
-    shelves = {name: cache.add_shelf() for name in owners}
-    served = {name: _serve(owner, changes[name]) for name, owner in owners.items()}
+    shelves = {
+        name: cache.add_shelf(owner.ready_snapshot, served=partial(_served, owner))
+        for name, owner in owners.items()
+    }
+    listing = Listing(MAX_PAGES if settings.keeps_answers else 0)
+    served = {name: _serve(owner, changes[name], listing) for name, owner in owners.items()}
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
@@ -85,10 +94,9 @@ def build_app(
             for one in served.values():
                 await stack.enter_async_context(one.sessions.run())
             tasks = await stack.enter_async_context(anyio.create_task_group())
-            # They take their turns in this order: no small copy waits for a large one (P1).
-            for owner in sorted(owners.values(), key=lambda owner: owner.stored_bytes):
-                tasks.start_soon(owner.run)
-                tasks.start_soon(changes[owner.config.name].run)
+            for each in changes.values():
+                tasks.start_soon(each.run)
+            tasks.start_soon(run_owners, tuple(owners.values()))
             tasks.start_soon(_sweep_daily, settings.cache_dir, frozenset(owners), clock)
             try:
                 yield
@@ -114,14 +122,13 @@ def build_app(
         for each in changes.values():
             each.close()
 
-    app: ASGIApp = McpEndpoint(served, clock, rest=framework)
-    app = RequestLimits(app, settings.max_requests)
-    app = OriginGuard(app, settings.allowed_origins)
+    limits = RequestLimits(McpEndpoint(served, clock, rest=framework), settings.max_requests)
+    app: ASGIApp = OriginGuard(limits, settings.allowed_origins)
     app = BearerAuth(app, settings.token)
     app = AllowedOrigins(app, settings.allowed_origins)
     app = CrashGuard(app)
     if settings.keeps_answers:
-        app = Front(app, [(each, shelves[name]) for name, each in owners.items()], settings.token)
+        app = Front(app, CrashGuard(limits), shelves, settings.token)
     return Gateway(app, framework, end_streams)
 
 
@@ -148,10 +155,13 @@ def _owners(
     # All of them: a source may name another owner's.
     urls = tuple(config.url for config in configuration.registry.owners.values())
     scrub = partial(scrubber.scrub, urls=urls)
+    # Without a token, whose file may be gone by now, no file is believed, nor any of ours later.
+    key = checksum_key(configuration.settings.token.reveal() or secrets.token_hex())
 
     def build(config: OwnerConfig) -> Owner:
         mirror = Mirror(config, configuration.settings.cache_dir, git)
-        puller = Puller(config, mirror, now=lambda: clock.now().at, scrub=scrub)
+        snapshots = SnapshotFile(config, key)
+        puller = Puller(config, mirror, snapshots, now=lambda: clock.now().at, scrub=scrub)
         return Owner(
             config,
             puller,
@@ -165,11 +175,15 @@ def _owners(
     return {name: build(config) for name, config in configuration.registry.owners.items()}
 
 
-def _serve(owner: Owner, changes: Changes) -> ServedOwner:
+def _served(owner: Owner) -> Snapshot | None:
+    return owner.state.snapshot
+
+
+def _serve(owner: Owner, changes: Changes, listing: Listing) -> ServedOwner:
     """Return the owner with its MCP server: stateless, so that a restart goes unnoticed (H2).
 
     Any `Host` works, since the token guards the endpoint and not the name it is reached by.
     """
-    server = build_server(owner.config.name, owner.current, changes)
+    server = build_server(owner.config.name, owner.current, changes, listing.select)
     sessions = StreamableHTTPSessionManager(server, stateless=True, json_response=True)
-    return ServedOwner(owner, sessions)
+    return ServedOwner(owner, sessions, listing)

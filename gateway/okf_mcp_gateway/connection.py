@@ -122,7 +122,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn's
         """Begin; where there are too many, those that were idle longest make room."""
         super().connection_made(transport)
-        self._owed_since = self.idle_since = self.loop.time()
+        self._owed_since = self.idle_since = self._untaken_since = self.loop.time()
         if len(self.connections) > max_connections():
             self._make_room()
 

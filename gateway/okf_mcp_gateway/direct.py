@@ -59,7 +59,8 @@ class DirectConnection(Connection):
         while self._next is not None:
             (cycle, app), self._next = self._next, None
             reply = None
-            if self._front and not cycle.more_body and not self.flow.write_paused:
+            is_whole = not cycle.more_body and not cycle.waiting_for_100_continue
+            if self._front and is_whole and not self.flow.write_paused:
                 reply = self._front.find(cast("Scope", cycle.scope), bytes(cycle.body))
             if reply is None:
                 super()._start_asgi_task(cycle, app)

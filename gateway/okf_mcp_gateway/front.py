@@ -5,15 +5,13 @@ pull is handed on, and so is whatever has no kept answer: the application behind
 there were no front.
 """
 
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Mapping
 from http import HTTPStatus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from okf_mcp_gateway.answers import (
     MAX_QUESTION_BYTES,
-    Answer,
     Question,
     Recorder,
     Reply,
@@ -22,67 +20,85 @@ from okf_mcp_gateway.answers import (
     read_question,
 )
 from okf_mcp_gateway.auth import holds_token
-from okf_mcp_gateway.owners import Owner
 from okf_mcp_gateway.routes.mcp import mcp_paths
 from okf_mcp_gateway.scrub import Secret
-from okf_mcp_server.snapshot import Snapshot
 
 
 class Front:
     """Stands before an application that answers for owners at `/{owner}/mcp`."""
 
-    def __init__(self, app: ASGIApp, owners: Iterable[tuple[Owner, Shelf]], token: Secret) -> None:
+    def __init__(
+        self, app: ASGIApp, admitted: ASGIApp, shelves: Mapping[str, Shelf], token: Secret
+    ) -> None:
+        """`admitted` is the part of `app` behind those that ask for a token and an origin.
+
+        `shelves` has one for each owner.
+        """
         self._app = app
+        self._admitted = admitted
         self._token = token
-        self._owners = {
-            path: (owner, shelf) for owner, shelf in owners for path in mcp_paths(owner.config.name)
-        }
+        self._shelves = {path: each for name, each in shelves.items() for path in mcp_paths(name)}
 
     def find(self, scope: Scope, body: bytes) -> Reply | None:
-        """Return the kept answer to a request that is whole; None if the application has to.
+        """Return the kept answer to a request that is whole; None if it isn't kept.
 
-        Nothing is waited for, and of a request without a kept answer no trace is left.
+        Nothing is waited for, and a request without a kept answer leaves no trace.
         """
-        found = self._owner_of(scope)
-        asked = read_question(scope["headers"], body) if found else None
-        if found is None or asked is None:
-            return None
-        owner, shelf = found
-        question, request_id = asked
-        snapshot = owner.ready_snapshot()
-        answer = shelf.find(snapshot, question) if snapshot else None
-        return answer.reply(request_id) if answer else None
+        shelf = self._shelf_for(scope)
+        asked = read_question(scope["headers"], body) if shelf else None
+        answer = shelf.find(asked[0]) if shelf and asked else None
+        return answer.reply(asked[1]) if answer and asked else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send a kept answer, or hand the request on and keep what it gets."""
-        found = self._owner_of(scope)
-        if found is None:
+        shelf = self._shelf_for(scope)
+        if shelf is None or not _is_body_awaited(scope):
+            if shelf:
+                shelf.pass_on()
             await self._app(scope, receive, send)
             return
-        owner, shelf = found
-        message = await _read(receive)
+        message = await receive()
+        if message.get("more_body", False):
+            message = await _read_on(message, receive)
         asked = read_question(scope["headers"], message.get("body", b""))
-        snapshot = owner.ready_snapshot() if asked else None
-        if asked and snapshot:
-            question, request_id = asked
-            if answer := shelf.find(snapshot, question):
-                await _send(answer.reply(request_id), send)
-                return
-            if may_be_kept(question):
-                shelf.misses += 1
-                keep = partial(_keep, owner, shelf, snapshot, question)
-                record = Recorder(send, question, request_id, keep)
-                await self._app(scope, _replay(message, receive), record)
-                return
-        shelf.passed_on += 1
-        await self._app(scope, _replay(message, receive), send)
+        answer = shelf.find(asked[0]) if asked else None
+        if asked and answer is None:
+            answer = await shelf.wait_and_find(asked[0])
+        if asked and answer:
+            await _send(answer.reply(asked[1]), send)
+        elif asked and may_be_kept(asked[0]):
+            recorder = Recorder(shelf, *asked, send)
+            try:
+                await self._app_for(asked[0])(scope, _replay(message, receive), recorder)
+            finally:
+                recorder.close()
+        else:
+            shelf.pass_on()
+            await self._app(scope, _replay(message, receive), send)
 
-    def _owner_of(self, scope: Scope) -> tuple[Owner, Shelf] | None:
-        """Return whom a request asks; None if it is not one for here, or has no valid token."""
+    def _app_for(self, question: Question) -> ASGIApp:
+        """Return what answers a question that was asked with a valid token."""
+        is_browsers = b"origin" in [name for name, _ in question[2]]
+        return self._app if is_browsers else self._admitted
+
+    def _shelf_for(self, scope: Scope) -> Shelf | None:
+        """Return where an answer is kept; None if a request asks for something else.
+
+        Nor is one kept for whoever has no valid token.
+        """
         if scope["type"] != "http" or scope["method"] != "POST":
             return None
-        found = self._owners.get(scope["path"])
-        return found if found and holds_token(scope, self._token) else None
+        shelf = self._shelves.get(scope["path"])
+        return shelf if shelf and holds_token(scope, self._token) else None
+
+
+def _is_body_awaited(scope: Scope) -> bool:
+    """Whether a body is worth waiting for: its head alone may be what is refused."""
+    return not any(
+        (name == b"content-length" and int(value) > MAX_QUESTION_BYTES)
+        or name in {b"content-encoding", b"expect"}
+        for name, value in scope["headers"]
+    )
 
 
 async def _send(reply: Reply, send: Send) -> None:
@@ -93,20 +109,8 @@ async def _send(reply: Reply, send: Send) -> None:
     await send({"type": "http.response.body", "body": last})
 
 
-def _keep(
-    owner: Owner, shelf: Shelf, snapshot: Snapshot, question: Question, answer: Answer
-) -> None:
-    """Keep an answer, if the snapshot that it was looked for in is the one that it came from.
-
-    An owner never serves again what it has replaced: so it is, if that is served before and after.
-    """
-    if owner.state.snapshot is snapshot:
-        shelf.keep(snapshot, question, answer)
-
-
-async def _read(receive: Receive) -> Message:
-    """Return the body of a request as one message, or as much of it as a question may have."""
-    message = await receive()
+async def _read_on(message: Message, receive: Receive) -> Message:
+    """Return a body that comes in parts as one message, or as much as a question may have."""
     while message.get("more_body", False) and len(message["body"]) <= MAX_QUESTION_BYTES:
         following = await receive()
         if following["type"] == "http.disconnect":

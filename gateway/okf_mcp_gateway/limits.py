@@ -21,6 +21,7 @@ SMALL_BODY_BYTES: Final = 64 * 1024
 MAX_HELD_BYTES: Final = 128 * 1024 * 1024
 """How much of bodies larger than `SMALL_BODY_BYTES` is held at a time: they are read whole."""
 
+_ON_BODIES: Final = frozenset({b"content-encoding", b"content-length", b"content-type"})
 _RETRY: Final = {"Retry-After": "1"}
 
 
@@ -116,7 +117,7 @@ class RequestLimits:
 def _refuse_head(scope: Scope) -> Response | None:
     """Return what is wrong with a body by its headers alone; None if nothing is."""
     types = 0
-    for name, value in scope["headers"]:
+    for name, value in [header for header in scope["headers"] if header[0] in _ON_BODIES]:
         if name == b"content-length" and int(value) > MAX_BODY_BYTES:
             return _too_large()
         if name == b"content-encoding" and value.strip().lower() != b"identity":
@@ -143,7 +144,5 @@ def _busy(why: str) -> Response:
 
 
 def _is_stream(start: Message) -> bool:
-    return any(
-        name == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in start["headers"]
-    )
+    types = [value for name, value in start["headers"] if name == b"content-type"]
+    return any(value.startswith(b"text/event-stream") for value in types)

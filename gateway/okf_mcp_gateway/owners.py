@@ -9,7 +9,8 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from datetime import datetime
+from typing import Final, TypeAlias
 
 from anyio import CapacityLimiter, Event, create_task_group, move_on_after, to_thread
 
@@ -40,7 +41,7 @@ MAX_PULLS_PER_HOST: Final = 4
 """How many of them talk to one host, so that a slow one leaves room for the others (P1)."""
 
 MAX_RESTORES: Final = 4
-"""How many cached copies are loaded at a time at the start."""
+"""How many cached copies without a good snapshot file are loaded at a time at the start."""
 
 MAX_REPACKS: Final = 1
 """How many repacks begin at a time: readers need the processors more.
@@ -55,6 +56,10 @@ MAX_MESSAGE_CHARACTERS: Final = 1000
 """How much is kept of what a git host may say in its error."""
 
 log = logging.getLogger(__name__)
+
+
+Restored: TypeAlias = tuple[Snapshot, datetime]
+"""What a cached copy holds, and when its source was last reached (UTC)."""
 
 
 class PullSlots:
@@ -132,6 +137,31 @@ class Owner:
         """How large its copy on disk is; 0 if there is none."""
         return self._puller.stored_bytes()
 
+    @property
+    def snapshot_bytes(self) -> int | None:
+        """How large its snapshot file is; None if there is none."""
+        return self._puller.snapshot_bytes()
+
+    def read_snapshot(self) -> Restored | None:
+        """Return what its snapshot file holds, to be served by `serve`; in a thread, before `run`.
+
+        None if there is no good one.
+        """
+        try:
+            return self._puller.restore_snapshot()
+        except Exception:
+            log.exception("Snapshot file not read: owner=%s", self.config.name)
+            return None
+
+    def serve(self, restored: Restored) -> None:
+        """Serve what the cached copy holds."""
+        snapshot, at = restored
+        pulled_at = self._clock.now().back_to(at)
+        before = self.state.snapshot
+        self._set_state(OwnerState(snapshot, pulled_at=pulled_at, attempted_at=pulled_at))
+        self._tell_publish("Serving the cached copy", before, snapshot)
+        self._restored.set()
+
     def current(self) -> Snapshot:
         """Return the served snapshot; to be called once a request, and only where there is one."""
         if self.state.snapshot is None:
@@ -184,8 +214,10 @@ class Owner:
 
     async def run(self) -> None:
         """Be the owner's task: serve the cached copy, then pull at the start and when asked."""
-        await self._restore()
-        if not (self.config.is_pinned and self.state.snapshot):
+        if self.state.snapshot is None:
+            await self._restore()
+            await self._keep()
+        if not (self.config.is_pinned and await self._has_sound_copy()):
             self._ask()
         failures = 0
         while True:
@@ -205,6 +237,7 @@ class Owner:
                 self._running = None
                 pull.done.set()
             failures = 0 if self.state.snapshot else failures + 1
+            await self._keep()
             if self._puller.wear >= 1:
                 await self._repack(self._slots.threads)
 
@@ -247,6 +280,18 @@ class Owner:
         self._wake = Event()
         self.next_attempt_at = None
 
+    async def _keep(self) -> None:
+        """Let the next start find what is served; nobody waits for that."""
+        snapshot = self.state.snapshot
+        if snapshot is None or self._puller.is_kept(snapshot):
+            return
+        try:
+            await to_thread.run_sync(
+                self._puller.keep, snapshot, abandon_on_cancel=True, limiter=self._slots.threads
+            )
+        except Exception:
+            log.exception("Snapshot file not written: owner=%s", self.config.name)
+
     async def _repack(self, limiter: CapacityLimiter) -> None:
         """Make the copy on disk small again."""
         try:
@@ -268,12 +313,26 @@ class Owner:
             log.exception("Cached copy not loaded: owner=%s", self.config.name)
             restored = None
         if restored is not None:
-            snapshot, at = restored
-            pulled_at = self._clock.now().back_to(at)
-            before = self.state.snapshot
-            self._set_state(OwnerState(snapshot, pulled_at=pulled_at, attempted_at=pulled_at))
-            self._tell_publish("Serving the cached copy", before, snapshot)
+            self.serve(restored)
         self._restored.set()
+
+    async def _has_sound_copy(self) -> bool:
+        """Say whether nothing has to be pulled for the copy on disk to be good."""
+        snapshot = self.state.snapshot
+        if snapshot is None or snapshot.commit is None:
+            return False
+        try:
+            return await to_thread.run_sync(
+                self._puller.has_sound_copy,
+                snapshot.commit,
+                abandon_on_cancel=True,
+                limiter=self._slots.restores,
+            )
+        except GitStoppedError:
+            return True
+        except Exception:
+            log.exception("Cached copy not looked at: owner=%s", self.config.name)
+            return False
 
     async def _pull(self) -> PullFault | None:
         """Pull once, and publish the outcome: content, or why there is none."""

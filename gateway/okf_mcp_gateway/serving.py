@@ -22,8 +22,8 @@ from okf_mcp_gateway.app import build_app
 from okf_mcp_gateway.cache import hold_cache
 from okf_mcp_gateway.config import Configuration
 from okf_mcp_gateway.connection import Connection
-from okf_mcp_gateway.direct import DirectConnection
 from okf_mcp_gateway.descriptors import raise_descriptor_limit
+from okf_mcp_gateway.direct import DirectConnection
 from okf_mcp_gateway.logs import configure_logging
 from okf_mcp_gateway.scrub import Scrubber
 from okf_mcp_gateway.source.git import Git

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from okf_mcp_gateway.registry import OwnerConfig
+from okf_mcp_gateway.snapshot_file import SnapshotFile
 from okf_mcp_gateway.source.error_class import SourceError
 from okf_mcp_gateway.source.git import Git
 from okf_mcp_gateway.source.mirror import Mirror
@@ -263,7 +264,8 @@ class Follower:
 
     def _start(self) -> Puller:
         mirror = Mirror(self._config, self._cache, self._git)
-        return Puller(self._config, mirror, now=lambda: datetime.now(UTC), scrub=str)
+        snapshots = SnapshotFile(self._config, b"a key")
+        return Puller(self._config, mirror, snapshots, now=lambda: datetime.now(UTC), scrub=str)
 
 
 def commit_of(snapshot: Snapshot | None) -> str | None:

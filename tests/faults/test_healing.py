@@ -22,6 +22,7 @@ import pytest
 
 import okf_mcp_gateway.source.git as git_module
 from okf_mcp_gateway.registry import OwnerConfig
+from okf_mcp_gateway.snapshot_file import SnapshotFile
 from okf_mcp_gateway.source.git import Git
 from okf_mcp_gateway.source.mirror import Mirror
 from okf_mcp_gateway.source.puller import Puller
@@ -85,7 +86,8 @@ class Patient:
     def _start(self) -> Puller:
         config = OwnerConfig("acme", self.repository.url, "main", 0)
         mirror = Mirror(config, self.cache, self._git)
-        return Puller(config, mirror, now=lambda: datetime.now(UTC), scrub=str)
+        snapshots = SnapshotFile(config, b"a key")
+        return Puller(config, mirror, snapshots, now=lambda: datetime.now(UTC), scrub=str)
 
 
 def plan() -> tuple[list[Planned], list[dict[str, str]]]:

@@ -20,8 +20,10 @@ from threading import Event, Thread
 from typing import Final
 
 import pytest
+from anyio import to_thread
 
-from support.gateway_process import GatewayFactory, GatewayProcess
+from okf_mcp_gateway.snapshot_file import NAME as SNAPSHOT
+from support.gateway_process import GatewayFactory, GatewayProcess, wait_until
 from support.git_http import GitHttpServer, GitHttpServerFactory
 from support.in_process import mcp_headers, mcp_message, running
 from support.repositories import Repository, RepositoryFactory
@@ -285,11 +287,13 @@ def test_requests_that_wait_for_one_owner_keep_no_place_from_the_readers_of_anot
 
 @pytest.mark.anyio
 @pytest.mark.row("P1")
+@pytest.mark.parametrize("is_parsed", [False, True], ids=["by snapshot files", "parsed"])
 async def test_a_small_cached_copy_waits_for_no_large_one_at_the_start(
     new_repository: RepositoryFactory,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
+    is_parsed: bool,
 ) -> None:
     monkeypatch.setattr("okf_mcp_gateway.owners.MAX_RESTORES", 1)
     small, large = new_repository("small"), new_repository("large")
@@ -302,6 +306,10 @@ async def test_a_small_cached_copy_waits_for_no_large_one_at_the_start(
     async with running(tmp_path / "gateway", servers) as gateway:
         for name in urls:
             await gateway.wait_for_state(name, "serving")
+            if is_parsed:
+                file = gateway.cache / name / SNAPSHOT
+                await to_thread.run_sync(wait_until, file.is_file)
+                file.unlink()
     caplog.clear()
     caplog.set_level(logging.INFO)
     async with running(tmp_path / "gateway", servers) as gateway:

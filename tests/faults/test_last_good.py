@@ -25,12 +25,13 @@ from typing import Final
 import pytest
 
 from okf_mcp_gateway.registry import OwnerConfig
+from okf_mcp_gateway.snapshot_file import SnapshotFile
 from okf_mcp_gateway.source.git import Git
 from okf_mcp_gateway.source.mirror import Mirror
 from okf_mcp_gateway.source.packs import REPACK_WEAR
 from okf_mcp_gateway.source.puller import Puller
 from okf_mcp_server.snapshot import Snapshot
-from support.deaths import MortalPulls, mortal_environment, mortal_gateway
+from support.deaths import CHECKSUM_KEY, MortalPulls, mortal_environment, mortal_gateway
 from support.gateway_process import (
     GATEWAY_COMMAND,
     Answer,
@@ -106,8 +107,19 @@ class Stage:
         return None if restored is None else self._checked(restored[0])
 
     def converge(self, served: Snapshot | None) -> None:
-        """Let that gateway pull, with its source back: it serves the tip."""
-        assert self._checked(self._puller().pull(served)).commit == self.tip
+        """Let that gateway pull, with its source back: it serves the tip, as the next start does.
+
+        That one needs no git.
+        """
+        puller = self._puller()
+        pulled = puller.pull(served)
+        assert self._checked(pulled).commit == self.tip
+        puller.keep(pulled)
+        started = self._git.started_processes
+        stored = self._puller().restore()
+        assert stored is not None
+        assert self._checked(stored[0]).commit == self.tip
+        assert self._git.started_processes == started
         assert list(self.cache.iterdir()) == [self.copy]
 
     def leftovers(self) -> list[Path]:
@@ -146,7 +158,9 @@ class Stage:
 
     def _puller(self) -> Puller:
         """Return what a gateway has that was just started."""
-        return Puller(self._config(), self._mirror(), now=lambda: datetime.now(UTC), scrub=str)
+        config, mirror = self._config(), self._mirror()
+        snapshots = SnapshotFile(config, CHECKSUM_KEY)
+        return Puller(config, mirror, snapshots, now=lambda: datetime.now(UTC), scrub=str)
 
 
 def plan() -> tuple[list[Planned], list[Contents]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from anyio import sleep, to_thread
 
+from okf_mcp_gateway.snapshot_file import NAME as SNAPSHOT
 from okf_mcp_gateway.source.removed_copies import GRACE_DAYS, MARK, sweep
 from support.gateway_process import wait_until
 from support.in_process import NOON, InProcess, running, until
@@ -39,8 +40,9 @@ def servers(repository: Repository) -> str:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Return what the folder takes on disk, as du(1) counts it."""
-    return sum(os.lstat(path).st_blocks * 512 for path in [folder, *folder.rglob("*")])
+    """Return what the folder takes on disk, as du(1) counts it, its snapshot file apart."""
+    paths = (path for path in [folder, *folder.rglob("*")] if SNAPSHOT not in path.name)
+    return sum(os.lstat(path).st_blocks * 512 for path in paths)
 
 
 def count_packs(copy: Path) -> int:

@@ -18,6 +18,8 @@ from anyio import create_task_group, current_time, fail_after, move_on_after, to
 
 from okf_mcp_gateway.owners import MAX_PULLS_PER_HOST, Owner, PullSlots
 from okf_mcp_gateway.registry import OwnerConfig
+from okf_mcp_gateway.snapshot_file import NAME as SNAPSHOT
+from okf_mcp_gateway.snapshot_file import SnapshotFile
 from okf_mcp_gateway.source.git import Git
 from okf_mcp_gateway.source.mirror import Mirror
 from okf_mcp_gateway.source.puller import Puller
@@ -25,13 +27,14 @@ from okf_mcp_gateway.state import Instant, SystemClock
 from okf_mcp_server.snapshot import WHOLE_REPOSITORY, Snapshot
 from support.gateway_process import wait_until
 from support.git_http import Exchange, GitHttpServer, GitHttpServerFactory
-from support.repositories import Repository, RepositoryFactory, lose_object
+from support.repositories import Repository, RepositoryFactory, git, lose_object
 
 pytestmark = pytest.mark.anyio
 
 DEADLINE_SECONDS = 60.0
 HOUR = 3600
 YEAR = 365 * 24 * HOUR
+KEY = b"the key of the checksums"
 
 T = TypeVar("T")
 
@@ -92,6 +95,7 @@ class House:
             Puller(
                 config,
                 Mirror(config, self.cache, self.git),
+                SnapshotFile(config, KEY),
                 now=lambda: self.clock.now().at,
                 scrub=scrub,
             ),
@@ -383,7 +387,7 @@ async def test_after_a_deadline_a_request_waits_nothing_until_a_pull_succeeds(
 async def test_a_deadline_of_our_own_git_is_a_deadline_too(
     new_house: HouseFactory, repository: Repository, tmp_path: Path
 ) -> None:
-    house = new_house(git_folder=hanging_git(tmp_path, "ls-tree"), deadline_seconds=3)
+    house = new_house(git_folder=hanging_git(tmp_path, "cat-file"), deadline_seconds=3)
     owner = house.owner(repository.url)
     async with running(owner):
         await start(owner)
@@ -417,9 +421,11 @@ async def test_a_request_during_the_first_pull_waits_for_it(
 async def test_a_request_waits_no_longer_for_a_cached_copy_that_is_slow_to_load(
     new_house: HouseFactory, repository: Repository, tmp_path: Path
 ) -> None:
-    first = new_house().owner(repository.url)
+    sooner = new_house()
+    first = sooner.owner(repository.url)
     async with running(first):
         await start(first)
+    (sooner.cache / "acme" / SNAPSHOT).unlink()
     house = new_house(git_folder=hanging_git(tmp_path, "rev-parse"))
     (tmp_path / "hang").touch()
     owner = house.owner(repository.url, pull_wait=0.3)
@@ -822,6 +828,32 @@ async def test_a_copy_that_lost_objects_is_replaced(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
+@pytest.mark.row("P4", "G2")
+@pytest.mark.parametrize("is_broken", [False, True], ids=["sound", "broken"])
+async def test_a_pinned_owner_asks_its_source_again_only_for_a_broken_copy(
+    new_house: HouseFactory, repository: Repository, server: GitHttpServer, is_broken: bool
+) -> None:
+    url, ref = server.url_of(repository), repository.head
+    first = new_house().owner(url, ref=ref)
+    async with running(first):
+        await until(lambda: first.state.snapshot)
+    house = new_house()
+    if is_broken:
+        lose_object(house.cache / "acme", ref)
+    server.forget()
+    owner = house.owner(url, ref=ref)
+    async with running(owner):
+        await until(lambda: owner.state.snapshot)
+        if is_broken:
+            await until(lambda: owner.state.pulled_at == house.clock.now())
+        else:
+            await until(lambda: house.git.started_processes == 1)
+            assert await is_answered_at_once(owner)
+        assert body(owner) == "One."
+    assert bool(server.exchanges) is is_broken
+    git("rev-parse", "--verify", "HEAD^{commit}", folder=house.cache / "acme")
+
+
 @pytest.mark.row("P4")
 async def test_a_sound_copy_that_could_not_be_loaded_at_the_start_is_served_later(
     new_house: HouseFactory,
@@ -829,9 +861,11 @@ async def test_a_sound_copy_that_could_not_be_loaded_at_the_start_is_served_late
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    first = new_house().owner(repository.url)
+    sooner = new_house()
+    first = sooner.owner(repository.url)
     async with running(first):
         await start(first)
+    (sooner.cache / "acme" / SNAPSHOT).unlink()
     repository.take_away()
     (tmp_path / "hang").touch()
     house = new_house(git_folder=hanging_git(tmp_path, "rev-parse"), deadline_seconds=1)
@@ -1000,8 +1034,9 @@ async def test_one_changed_file_of_2500_parses_one_file(
         await owner.ensure_fresh()
         served = owner.current()
         assert (served.commit, len(served.documents), served.parsed_files) == (newest, 2500, 1)
-        # ls-remote, rev-parse of the copy, fetch, rev-parse, ls-tree, cat-file, update-ref
-        assert house.git.started_processes - before == 7
+        # ls-remote, rev-parse of the copy, fetch, rev-parse, diff-tree, cat-file for the sizes and
+        # for the content, update-ref
+        assert house.git.started_processes - before == 8
 
 
 # Stopping

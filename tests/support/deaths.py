@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from okf_mcp_gateway.registry import OwnerConfig
+from okf_mcp_gateway.snapshot_file import SnapshotFile
 from okf_mcp_gateway.source.git import Git
 from okf_mcp_gateway.source.mirror import Mirror
 from okf_mcp_gateway.source.puller import Puller
@@ -25,6 +26,9 @@ from support.measuring import measured
 
 NEVER: Final = 0
 """The step at which nobody dies."""
+
+CHECKSUM_KEY: Final = b"the key of those who die, and of their heirs"
+"""That of the snapshot files that the pulls write."""
 
 _TESTS: Final = Path(__file__).parents[1]
 _COMMAND: Final = (sys.executable, "-m", "support.deaths")
@@ -85,7 +89,7 @@ class MortalPulls:
             stdout.close()
 
     def pull(self, url: str, *, step: int = NEVER, path: str | None = None) -> Death:
-        """Restore the copy, pull `main` and repack, as a gateway does at its start.
+        """Restore the copy, pull `main`, write the snapshot and repack, as a gateway does at first.
 
         It dies just before the `step`th thing (from 1) that it does to the cache. `path` is the
         `PATH` on which it finds git. One that fails otherwise fails this call.
@@ -170,10 +174,11 @@ def _pull(asked: Mapping[str, Any]) -> list[str]:
     git = Git(environ={"PATH": asked["path"]}, home=Path(asked["home"]), deadline_seconds=30)
     config = OwnerConfig("acme", asked["url"], "main", 0)
     mirror = Mirror(config, Path(asked["cache"]), git)
-    puller = Puller(config, mirror, now=lambda: datetime.now(UTC), scrub=str)
+    snapshots = SnapshotFile(config, CHECKSUM_KEY)
+    puller = Puller(config, mirror, snapshots, now=lambda: datetime.now(UTC), scrub=str)
     acts = _die_at(asked["step"], asked["cache"])
     restored = puller.restore()
-    puller.pull(restored[0] if restored else None)
+    puller.keep(puller.pull(restored[0] if restored else None))
     puller.repack()
     return acts
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 import httpx2
 from anyio import fail_after, sleep
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from okf_mcp_gateway.app import build_app
 from okf_mcp_gateway.cache import hold_cache
@@ -60,6 +61,8 @@ class InProcess:
     git: Git
     clock: ManualClock
     folder: Path
+    entry: ASGIApp
+    """What the client asks: all of it, with what stands before `app`."""
 
     @property
     def cache(self) -> Path:
@@ -136,7 +139,7 @@ async def running(
                 transport=transport, base_url="http://gateway.example", headers=BEARER, timeout=None
             ) as client,
         ):
-            yield InProcess(app, client, git, clock, folder)
+            yield InProcess(app, client, git, clock, folder, gateway.app)
 
 
 def _environment(folder: Path, changes: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from okf_mcp_gateway.listing import Listing, Page
 from okf_mcp_gateway.owners import Owner
 from okf_mcp_gateway.places import waiting
 from okf_mcp_gateway.routes.rendering import error_response
@@ -38,6 +39,7 @@ class ServedOwner:
 
     owner: Owner
     sessions: StreamableHTTPSessionManager
+    listing: Listing
 
 
 def unknown_owner_routes() -> list[Route]:
@@ -78,7 +80,8 @@ class McpEndpoint:
             if served.owner.ready_snapshot() is None:
                 with waiting(scope):
                     await served.owner.ensure_fresh()
-            await served.sessions.asgi_app(scope, receive, _ErrorsAsJson(send))
+            send = Page(served.listing, scope, _ErrorsAsJson(send))
+            await served.sessions.handle_request(scope, receive, send)
         else:
             await self._answer_without_content(served, scope, receive, _ErrorsAsJson(send))
 
@@ -97,7 +100,7 @@ class McpEndpoint:
                 with waiting(scope):
                     await owner.ensure_fresh()
             if not needs_content or owner.state.snapshot is not None:
-                await served.sessions.asgi_app(scope, body.replay, send)
+                await served.sessions.handle_request(scope, body.replay, send)
                 return
         await self._unavailable(owner)(scope, receive, send)
 
@@ -181,7 +184,7 @@ class _ErrorsAsJson:
 
 
 def _is_plain_error(start: Message) -> bool:
+    if start["status"] < HTTPStatus.BAD_REQUEST:
+        return False
     types = [value for name, value in start["headers"] if name == b"content-type"]
-    return start["status"] >= HTTPStatus.BAD_REQUEST and not any(
-        b"json" in value for value in types
-    )
+    return not any(b"json" in value for value in types)

@@ -3,6 +3,7 @@
 Nothing replaces the served commit before `publish`, and nothing on disk is deleted before what
 replaces it is whole (P4). A copy is updated in place; a new one, or one for a broken copy, is made
 beside it and moved there. `HEAD` names the served commit. Each fetch leaves a pack: see `packs`.
+What else is kept in the copy has to name its commit, for it is written later, if at all.
 """
 
 import errno
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from okf_mcp_gateway.registry import OwnerConfig
+from okf_mcp_gateway.regular_file import read_regular_file
 from okf_mcp_gateway.source.commit_tree import CommitTree
 from okf_mcp_gateway.source.error_class import SourceError, disk_sentence, git_class
 from okf_mcp_gateway.source.git import Git, GitError, GitOutputError, GitTimeoutError
@@ -30,6 +32,7 @@ _NEXT: Final = "refs/okf/next"
 RECORD: Final = "okf.json"
 """The file in the copy that says which source it is of, and when that was last reached."""
 
+_MAX_HEAD_BYTES: Final = 1024
 _SHA1_DIGITS: Final = 40
 _OBJECT_ID: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
@@ -72,6 +75,20 @@ class Mirror:
         # An owner's name never begins with a dot, so these are nobody's copy.
         self._new_path = cache_dir / f".{config.name}.new"
         self._old_path = cache_dir / f".{config.name}.old"
+
+    @property
+    def path(self) -> Path:
+        """Where the copy is."""
+        return self._path
+
+    def peek(self) -> StoredCopy | None:
+        """Return the copy on disk as its own files tell it, without asking git; None as `open`.
+
+        It may be broken in a way that only `open` finds out.
+        """
+        pulled_at = None if self._path.is_symlink() else self._read_record(self._path)
+        commit = self._read_head() if pulled_at else None
+        return StoredCopy(Copy(self._path, commit), pulled_at) if pulled_at and commit else None
 
     def open(self) -> StoredCopy | None:
         """Return the copy on disk; None if there is none, a broken one, or another source's.
@@ -228,6 +245,15 @@ class Mirror:
     def _resolve(self, git_dir: Path, name: str) -> str:
         arguments = ["rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"]
         return self._git.run(arguments, git_dir=git_dir).decode().strip()
+
+    def _read_head(self) -> str | None:
+        """Return the commit id that `publish` wrote; None if that isn't what is there."""
+        try:
+            head = read_regular_file(self._path / "HEAD", _MAX_HEAD_BYTES).decode()
+        except (OSError, UnicodeDecodeError):
+            return None
+        commit = head.removesuffix("\n")
+        return commit if _OBJECT_ID.fullmatch(commit) else None
 
     def _read_record(self, git_dir: Path) -> datetime | None:
         """Return when the copy's source was last reached; None for a copy of another source."""
