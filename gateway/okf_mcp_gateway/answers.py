@@ -44,7 +44,7 @@ Question: TypeAlias = tuple[bytes, bytes, tuple[Header, ...]]
 The quotes of an id that is a text stay on both sides.
 """
 
-_HEADERS: Final = frozenset(
+COUNTED_HEADERS: Final = frozenset(
     {
         b"accept",
         b"content-encoding",
@@ -113,7 +113,7 @@ def read_question(headers: Iterable[Header], body: bytes) -> tuple[Question, byt
     if found is None:
         return None
     start, end = found.span(found.lastindex or 0)
-    counted = tuple([header for header in headers if header[0] in _HEADERS])
+    counted = tuple([header for header in headers if header[0] in COUNTED_HEADERS])
     return (parts[0] + parts[1][:start], parts[1][end:], counted), parts[1][start:end]
 
 

@@ -12,7 +12,15 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from anyio import CapacityLimiter, Event, create_task_group, move_on_after, to_thread
+from anyio import (
+    CapacityLimiter,
+    Event,
+    create_task_group,
+    current_time,
+    move_on_after,
+    sleep_until,
+    to_thread,
+)
 
 from okf_mcp_gateway.registry import OwnerConfig, host_of
 from okf_mcp_gateway.source.error_class import SourceError, error_class
@@ -48,6 +56,9 @@ MAX_REPACKS: Final = 1
 
 One that a pull overtook runs on beside the next; one that can't wait any more takes a pull's place.
 """
+
+KEEP_SECONDS: Final = 30.0
+"""How long a snapshot file isn't written again: all of it is, for however small a change."""
 
 MAX_WAITING: Final = 256
 """How many requests may wait for one owner's pull; one more gets what there is, at once."""
@@ -129,6 +140,7 @@ class Owner:
         self._running: Pull | None = None
         self._asked: Pull | None = None
         self._waiting = 0
+        self._kept_at = -math.inf
         self._wake = Event()
         self._restored = Event()
 
@@ -216,7 +228,6 @@ class Owner:
         """Be the owner's task: serve the cached copy, then pull at the start and when asked."""
         if self.state.snapshot is None:
             await self._restore()
-            await self._keep()
         if not (self.config.is_pinned and await self._has_sound_copy()):
             self._ask()
         failures = 0
@@ -237,7 +248,6 @@ class Owner:
                 self._running = None
                 pull.done.set()
             failures = 0 if self.state.snapshot else failures + 1
-            await self._keep()
             if self._puller.wear >= 1:
                 await self._repack(self._slots.threads)
 
@@ -273,6 +283,7 @@ class Owner:
         self.next_attempt_at = None if seconds is None else now.later(seconds)
         with move_on_after(seconds):
             async with create_task_group() as meanwhile:
+                meanwhile.start_soon(self._keep)
                 if self._puller.wear >= REPACK_WEAR:
                     meanwhile.start_soon(self._repack, self._slots.repacks)
                 await self._wake.wait()
@@ -285,6 +296,8 @@ class Owner:
         snapshot = self.state.snapshot
         if snapshot is None or self._puller.is_kept(snapshot):
             return
+        await sleep_until(self._kept_at + KEEP_SECONDS)
+        self._kept_at = current_time()
         try:
             await to_thread.run_sync(
                 self._puller.keep, snapshot, abandon_on_cancel=True, limiter=self._slots.threads

@@ -4,6 +4,7 @@ A stop first ends what requests wait for (git, event streams), then waits for th
 leaves behind whoever keeps them from their end.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -13,22 +14,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import uvicorn
 from anyio import create_task_group, current_time, sleep
 
-from okf_mcp_gateway.app import build_app
 from okf_mcp_gateway.cache import hold_cache
 from okf_mcp_gateway.config import Configuration
 from okf_mcp_gateway.connection import Connection
 from okf_mcp_gateway.descriptors import raise_descriptor_limit
-from okf_mcp_gateway.direct import DirectConnection
 from okf_mcp_gateway.logs import configure_logging
 from okf_mcp_gateway.scrub import Scrubber
 from okf_mcp_gateway.source.git import Git
 from okf_mcp_gateway.state import SystemClock
 from okf_mcp_server.errors import OkfError
+
+if TYPE_CHECKING:
+    from okf_mcp_gateway.app import Gateway
 
 STOP_SECONDS: Final = 3
 """How long running requests may take to finish, of the 5 s that the whole stop has (P8)."""
@@ -77,11 +79,11 @@ def serve(
         settings = replace(settings, port=listener.getsockname()[1])  # 0 asked for any free one
         configuration = replace(configuration, settings=settings)
         git = Git(environ=environ, home=home, deadline_seconds=settings.git_timeout_seconds)
-        gateway = build_app(configuration, git=git, scrubber=scrubber, clock=SystemClock())
+        gateway, protocol = _build(configuration, git, scrubber)
         options = uvicorn.Config(
             gateway.app,
             loop="uvloop",
-            http=DirectConnection,
+            http=protocol,
             ws="none",
             lifespan="on",
             log_config=None,
@@ -103,6 +105,26 @@ def serve(
         log.info("Stopped")
         # With the cache still held: a thread of ours may be writing there.
         _leave_if_threads_hang()
+
+
+def _build(
+    configuration: Configuration, git: Git, scrubber: Scrubber
+) -> tuple["Gateway", type[Connection]]:
+    """Return the gateway, and what speaks HTTP to its clients.
+
+    The SDK is imported here, with the socket open: it is most of a start, and whoever connects
+    meanwhile waits for it. What comes of that stays, so nobody looks for garbage in it.
+    """
+    gc.disable()
+    try:
+        from okf_mcp_gateway.app import build_app  # noqa: PLC0415 - imports the SDK
+        from okf_mcp_gateway.direct import DirectConnection  # noqa: PLC0415 - likewise
+
+        gateway = build_app(configuration, git=git, scrubber=scrubber, clock=SystemClock())
+    finally:
+        gc.freeze()
+        gc.enable()
+    return gateway, DirectConnection
 
 
 def _leave_if_threads_hang() -> None:

@@ -173,7 +173,8 @@ def _pages(columns: "_Columns", frame: _Frame, raw: bytes, start: int) -> list[P
     ends = list(accumulate(sizes, initial=start))
     if ends[-1] != len(raw):
         raise ValueError("the contents are not as long as their pages say")
-    contents = [raw[begin:end].decode() for begin, end in pairwise(ends)]
+    view = memoryview(raw)
+    contents = [str(view[begin:end], "utf-8") for begin, end in pairwise(ends)]
     fields = (ids, types, slugs, titles, descriptions, contents, hashes, sizes, keys, values)
     return list(map(Page._make, zip(*fields, key_lines, content_lines, strict=True)))
 

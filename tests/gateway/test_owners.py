@@ -1036,7 +1036,7 @@ async def test_one_changed_file_of_2500_parses_one_file(
         assert (served.commit, len(served.documents), served.parsed_files) == (newest, 2500, 1)
         # ls-remote, rev-parse of the copy, fetch, rev-parse, diff-tree, cat-file for the sizes and
         # for the content, update-ref
-        assert house.git.started_processes - before == 8
+        assert house.git.started_processes - before == 7
 
 
 # Stopping

@@ -204,6 +204,7 @@ class Mirror:
 
     def _fetch_into(self, git_dir: Path, tip: Tip) -> Copy:
         remove_leftovers(git_dir)
+        restore_configuration(git_dir)
         self._ask_source(
             [
                 *("fetch", "--quiet", "--depth=1", "--no-tags", "--no-write-fetch-head", "--force"),

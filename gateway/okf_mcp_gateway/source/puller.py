@@ -147,7 +147,7 @@ class Puller:
     def _fetch(self, tip: Tip, previous: Snapshot | None) -> tuple[Copy, Snapshot]:
         """Bring the tip into the copy on disk, or into a new one if none works (P4)."""
         try:
-            if self._mirror.open() is not None and not self._is_worn:
+            if self._has_copy() and not self._is_worn:
                 copy = self._mirror.fetch(tip)
                 return copy, self._load(copy, previous)
         except (GitError, SourceError, OSError) as error:
@@ -158,6 +158,10 @@ class Puller:
         snapshot = self._load(copy, previous)
         self._is_worn = False
         return copy, snapshot
+
+    def _has_copy(self) -> bool:
+        """Say whether there is a copy to fetch into; one that git looked at once fails later."""
+        return (self._mirror.peek() if self._is_sound else self._mirror.open()) is not None
 
     def _restore_copy(self) -> tuple[Snapshot, datetime] | None:
         try:
