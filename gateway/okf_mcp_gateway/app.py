@@ -34,6 +34,7 @@ from okf_mcp_gateway.routes.status import status_route
 from okf_mcp_gateway.scrub import Scrubber
 from okf_mcp_gateway.snapshot_file import SnapshotFile, checksum_key
 from okf_mcp_gateway.source.git import Git
+from okf_mcp_gateway.source.judging import Judges
 from okf_mcp_gateway.source.mirror import Mirror
 from okf_mcp_gateway.source.puller import Puller
 from okf_mcp_gateway.source.removed_copies import sweep
@@ -122,13 +123,13 @@ def build_app(
         for each in changes.values():
             each.close()
 
-    limits = RequestLimits(McpEndpoint(served, clock, rest=framework), settings.max_requests)
+    guarded = CrashGuard(McpEndpoint(served, clock, rest=framework))
+    limits = RequestLimits(guarded, settings.max_requests)
     app: ASGIApp = OriginGuard(limits, settings.allowed_origins)
     app = BearerAuth(app, settings.token)
     app = AllowedOrigins(app, settings.allowed_origins)
-    app = CrashGuard(app)
     if settings.keeps_answers:
-        app = Front(app, CrashGuard(limits), shelves, settings.token)
+        app = Front(app, limits, shelves, settings.token)
     return Gateway(app, framework, end_streams)
 
 
@@ -152,6 +153,7 @@ def _owners(
     changes: Mapping[str, Changes],
 ) -> Mapping[str, Owner]:
     slots = PullSlots()
+    judges = Judges(git, deadline_seconds=configuration.settings.git_timeout_seconds)
     # All of them: a source may name another owner's.
     urls = tuple(config.url for config in configuration.registry.owners.values())
     scrub = partial(scrubber.scrub, urls=urls)
@@ -161,7 +163,14 @@ def _owners(
     def build(config: OwnerConfig) -> Owner:
         mirror = Mirror(config, configuration.settings.cache_dir, git)
         snapshots = SnapshotFile(config, key)
-        puller = Puller(config, mirror, snapshots, now=lambda: clock.now().at, scrub=scrub)
+        puller = Puller(
+            config,
+            mirror,
+            snapshots,
+            now=lambda: clock.now().at,
+            scrub=scrub,
+            judging=judges.judge,
+        )
         return Owner(
             config,
             puller,

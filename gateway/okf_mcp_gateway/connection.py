@@ -51,25 +51,25 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Refusal:
+class Refusal:
     """What a client is told before its connection is closed."""
 
     status: int
     sentence: str
 
 
-_MALFORMED: Final = _Refusal(400, "this is no HTTP/1.1 request, or a malformed one")
-_VERSION: Final = _Refusal(400, "only HTTP/1.1 and HTTP/1.0 are spoken here")
-_HOST: Final = _Refusal(400, "a request needs one Host header, and no more than one")
-_CODING: Final = _Refusal(400, "the only transfer coding that is taken is chunked")
-_CONNECT: Final = _Refusal(400, "this is no proxy: CONNECT leads nowhere")
-_PIECES: Final = _Refusal(400, "the body comes in too many small pieces")
-_SLOW: Final = _Refusal(408, f"a request must be whole within {REQUEST_SECONDS} s")
-_LONG_TARGET: Final = _Refusal(414, f"path and query take {MAX_TARGET_BYTES // 1024} KiB at most")
-_LARGE_HEAD: Final = _Refusal(
+_MALFORMED: Final = Refusal(400, "this is no HTTP/1.1 request, or a malformed one")
+_VERSION: Final = Refusal(400, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+_HOST: Final = Refusal(400, "a request needs one Host header, and no more than one")
+_CODING: Final = Refusal(400, "the only transfer coding that is taken is chunked")
+_CONNECT: Final = Refusal(400, "this is no proxy: CONNECT leads nowhere")
+_PIECES: Final = Refusal(400, "the body comes in too many small pieces")
+_SLOW: Final = Refusal(408, f"a request must be whole within {REQUEST_SECONDS} s")
+_LONG_TARGET: Final = Refusal(414, f"path and query take {MAX_TARGET_BYTES // 1024} KiB at most")
+_LARGE_HEAD: Final = Refusal(
     431, f"the headers take {MAX_HEAD_BYTES // 1024} KiB and {MAX_HEADERS} lines at most"
 )
-_WAITING: Final = _Refusal(503, "too much is asked on one connection before it is answered")
+_WAITING: Final = Refusal(503, "too much is asked on one connection before it is answered")
 
 
 class _RefusedError(Exception):
@@ -106,8 +106,8 @@ class Connection(HttpToolsProtocol):
         self._untold_bytes = 0
         self._unsent_bytes = 0
         self._untaken_since = 0.0
-        self._reason: _Refusal | None = None
-        self._refusal: _Refusal | None = None
+        self._reason: Refusal | None = None
+        self._refusal: Refusal | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -272,11 +272,11 @@ class Connection(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self._parse(b"\r\n".join([*lines, b"", rest]))
 
-    def _stop_parsing(self, reason: _Refusal) -> None:
+    def _stop_parsing(self, reason: Refusal) -> None:
         self._reason = reason
         raise _RefusedError
 
-    def _refuse(self, refusal: _Refusal) -> None:
+    def _refuse(self, refusal: Refusal) -> None:
         """Take no more, and say why, once all is answered that was asked before."""
         self._refusal = refusal
         self._owed_since = None
@@ -289,7 +289,7 @@ class Connection(HttpToolsProtocol):
         if self._running is None:
             self._send(refusal)
 
-    def _send(self, refusal: _Refusal) -> None:
+    def _send(self, refusal: Refusal) -> None:
         """Say why, unless that request has an answer, and close.
 
         What the client still sends is thrown away for a moment.
@@ -303,7 +303,7 @@ class Connection(HttpToolsProtocol):
         self.transport.write_eof()
         self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
 
-    def _answer(self, refusal: _Refusal) -> bytes:
+    def _answer(self, refusal: Refusal) -> bytes:
         body = json.dumps({"error": refusal.sentence}).encode()
         headers = [
             *self.server_state.default_headers,

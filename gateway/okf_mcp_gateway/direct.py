@@ -1,24 +1,21 @@
-"""The shortest way to a kept answer: from the parser to the socket, without a task between.
+"""The shortest way to a kept answer: from the parser to the socket, with no ASGI request between.
 
-A request is looked at once all that came with it is parsed. If it is whole by then, and the front
-has an answer to it, that is written at once; else it becomes an ASGI request like any other.
+Where nothing else is being answered on the connection, a request to an owner is held back until its
+body is there. If the front has an answer to it, that is written at once; else it becomes an ASGI
+request like any other, as if it had just come in.
 """
 
 import asyncio
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import uvicorn
-from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
-from okf_mcp_gateway.answers import Reply
-from okf_mcp_gateway.connection import Connection
+from okf_mcp_gateway.answers import Reply, Shelf
+from okf_mcp_gateway.connection import Connection, Refusal
 from okf_mcp_gateway.front import Front
-
-if TYPE_CHECKING:
-    from starlette.types import Scope
 
 
 class DirectConnection(Connection):
@@ -33,51 +30,82 @@ class DirectConnection(Connection):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._front = config.app if isinstance(config.app, Front) else None
-        # The request whose turn it is, until it is answered or begun; and whether that is decided.
-        self._next: tuple[RequestResponseCycle, ASGI3Application] | None = None
-        self._is_deciding = False
+        # What may have the answer to the request that is held back, and what came of its body.
+        self._shelf: Shelf | None = None
+        self._body = b""
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, and answer what can be answered at once."""
-        self._is_deciding = True
+        """Take what came; of a request, not more than that is waited for."""
         super().data_received(data)
-        self._decide()
+        self._begin()
 
-    def on_response_complete(self) -> None:
-        """Go on with the next request."""
-        super().on_response_complete()
-        if not self._is_deciding:
-            self._decide()
+    def on_headers_complete(self) -> None:
+        """Hold the request back, if there may be a kept answer to it."""
+        shelf = self._front.shelf_at(self.url) if self._front else None
+        if shelf and self._may_be_held():
+            self._shelf, self._is_head_whole = shelf, True
+        else:
+            super().on_headers_complete()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._running = cycle
-        self._next = cycle, app
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body; one that comes in several is not waited for."""
+        if self._shelf is None:
+            super().on_body(body)
+        elif self._body:
+            self._begin()
+            super().on_body(body)
+        else:
+            self._untold_bytes = 0
+            self._body = body
 
-    def _decide(self) -> None:
-        """Answer or begin the requests whose turn it is, one after the other."""
-        self._is_deciding = True
-        while self._next is not None:
-            (cycle, app), self._next = self._next, None
-            reply = None
-            is_whole = not cycle.more_body and not cycle.waiting_for_100_continue
-            if self._front and is_whole and not self.flow.write_paused:
-                reply = self._front.find(cast("Scope", cycle.scope), bytes(cycle.body))
-            if reply is None:
-                super()._start_asgi_task(cycle, app)
-            else:
-                self._write(cycle, reply)
-        self._is_deciding = False
+    def on_message_complete(self) -> None:
+        """Answer the request, or let it become one for the application."""
+        shelf, reply = self._shelf, None
+        if shelf and self._front:
+            reply = self._front.find(shelf, self.headers, self._body)
+        if reply is None:
+            self._begin()
+            super().on_message_complete()
+        else:
+            self._shelf, self._body, self._is_whole = None, b"", True
+            self._write(reply)
 
-    def _write(self, cycle: RequestResponseCycle, reply: Reply) -> None:
+    def _refuse(self, refusal: Refusal) -> None:
+        self._begin()
+        super()._refuse(refusal)
+
+    def _may_be_held(self) -> bool:
+        """Whether a request is such that nothing but its answer has to be decided."""
+        return (
+            self._running is None
+            and self._hosts == 1
+            and not self.expect_100_continue
+            and not self.flow.write_paused
+            and self.parser.get_method() == b"POST"
+            and self.parser.get_http_version() == "1.1"
+            and not self.parser.should_upgrade()
+        )
+
+    def _begin(self) -> None:
+        """Let the request that is held back, if there is one, go the usual way."""
+        if self._shelf is not None:
+            body, self._shelf, self._body = self._body, None, b""
+            super().on_headers_complete()
+            if body:
+                super().on_body(body)
+
+    def _write(self, reply: Reply) -> None:
         """Answer a request as uvicorn would write it."""
         headers, (first, *rest) = reply
-        lines = [b"%s: %s\r\n" % header for header in (*cycle.default_headers, *headers)]
-        if not cycle.keep_alive:
+        is_kept_alive = self.parser.should_keep_alive()
+        lines = [
+            b"%s: %s\r\n" % header for header in (*self.server_state.default_headers, *headers)
+        ]
+        if not is_kept_alive:
             lines.append(b"connection: close\r\n")
         self.transport.write(b"".join((STATUS_LINE[HTTPStatus.OK], *lines, b"\r\n", first)))
         for piece in rest:
             self.transport.write(piece)
-        cycle.response_started = cycle.response_complete = True
-        if not cycle.keep_alive:
+        if not is_kept_alive:
             self.transport.close()
         self.on_response_complete()

@@ -5,13 +5,15 @@ pull is handed on, and so is whatever has no kept answer: the application behind
 there were no front.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from okf_mcp_gateway.answers import (
     MAX_QUESTION_BYTES,
+    Header,
     Question,
     Recorder,
     Reply,
@@ -20,84 +22,99 @@ from okf_mcp_gateway.answers import (
     read_question,
 )
 from okf_mcp_gateway.auth import holds_token
+from okf_mcp_gateway.limits import RequestLimits
 from okf_mcp_gateway.routes.mcp import mcp_paths
 from okf_mcp_gateway.scrub import Secret
+
+_DECIDING: Final = frozenset({b"content-encoding", b"content-length", b"expect"})
+"""The headers for which a request may be refused before its body is there."""
 
 
 class Front:
     """Stands before an application that answers for owners at `/{owner}/mcp`."""
 
     def __init__(
-        self, app: ASGIApp, admitted: ASGIApp, shelves: Mapping[str, Shelf], token: Secret
+        self, app: ASGIApp, limits: RequestLimits, shelves: Mapping[str, Shelf], token: Secret
     ) -> None:
-        """`admitted` is the part of `app` behind those that ask for a token and an origin.
+        """`limits` is the part of `app` behind those that ask for a token and an origin.
 
         `shelves` has one for each owner.
         """
         self._app = app
-        self._admitted = admitted
+        self._limits = limits
         self._token = token
         self._shelves = {path: each for name, each in shelves.items() for path in mcp_paths(name)}
+        self._targets = {path.encode(): each for path, each in self._shelves.items()}
 
-    def find(self, scope: Scope, body: bytes) -> Reply | None:
-        """Return the kept answer to a request that is whole; None if it isn't kept.
+    def shelf_at(self, target: bytes) -> Shelf | None:
+        """Return where answers to requests to a raw target are kept; None if none are."""
+        return self._targets.get(target)
 
-        Nothing is waited for, and a request without a kept answer leaves no trace.
+    def find(self, shelf: Shelf, headers: Sequence[Header], body: bytes) -> Reply | None:
+        """Return the kept answer to a POST request that is whole; None if it isn't kept.
+
+        Nor is one kept for whoever has no valid token. Nothing is waited for, and a request without
+        a kept answer leaves no trace.
         """
-        shelf = self._shelf_for(scope)
-        asked = read_question(scope["headers"], body) if shelf else None
-        answer = shelf.find(asked[0]) if shelf and asked else None
+        asked = read_question(headers, body) if holds_token(headers, self._token) else None
+        answer = shelf.find(asked[0]) if asked else None
         return answer.reply(asked[1]) if answer and asked else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send a kept answer, or hand the request on and keep what it gets."""
-        shelf = self._shelf_for(scope)
-        if shelf is None or not _is_body_awaited(scope):
-            if shelf:
-                shelf.pass_on()
+        shelf = self._shelves.get(scope["path"]) if scope["type"] == "http" else None
+        if (
+            shelf is None
+            or scope["method"] != "POST"
+            or not holds_token(headers := scope["headers"], self._token)
+        ):
+            await self._app(scope, receive, send)
+            return
+        if not _is_body_awaited(headers):
+            shelf.pass_on()
             await self._app(scope, receive, send)
             return
         message = await receive()
         if message.get("more_body", False):
             message = await _read_on(message, receive)
-        asked = read_question(scope["headers"], message.get("body", b""))
+        asked = read_question(headers, message.get("body", b""))
         answer = shelf.find(asked[0]) if asked else None
-        if asked and answer is None:
+        if asked and answer is None and shelf.is_asked(asked[0]):
             answer = await shelf.wait_and_find(asked[0])
         if asked and answer:
             await _send(answer.reply(asked[1]), send)
         elif asked and may_be_kept(asked[0]):
-            recorder = Recorder(shelf, *asked, send)
-            try:
-                await self._app_for(asked[0])(scope, _replay(message, receive), recorder)
-            finally:
-                recorder.close()
+            await self._ask(Recorder(shelf, *asked, send), asked[0], message, scope, receive)
         else:
             shelf.pass_on()
             await self._app(scope, _replay(message, receive), send)
 
-    def _app_for(self, question: Question) -> ASGIApp:
-        """Return what answers a question that was asked with a valid token."""
-        is_browsers = b"origin" in [name for name, _ in question[2]]
-        return self._app if is_browsers else self._admitted
+    async def _ask(
+        self,
+        recorder: Recorder,
+        question: Question,
+        message: Message,
+        scope: Scope,
+        receive: Receive,
+    ) -> None:
+        """Let the SDK answer a question that was asked with a valid token."""
+        counted = [name for name, _ in question[2]]
+        try:
+            if counted.count(b"content-type") > 1 or b"origin" in counted:
+                await self._app(scope, _replay(message, receive), recorder)
+            else:
+                await self._limits.answer(message, scope, receive, recorder)
+        finally:
+            recorder.close()
 
-    def _shelf_for(self, scope: Scope) -> Shelf | None:
-        """Return where an answer is kept; None if a request asks for something else.
 
-        Nor is one kept for whoever has no valid token.
-        """
-        if scope["type"] != "http" or scope["method"] != "POST":
-            return None
-        shelf = self._shelves.get(scope["path"])
-        return shelf if shelf and holds_token(scope, self._token) else None
-
-
-def _is_body_awaited(scope: Scope) -> bool:
+def _is_body_awaited(headers: Sequence[Header]) -> bool:
     """Whether a body is worth waiting for: its head alone may be what is refused."""
-    return not any(
-        (name == b"content-length" and int(value) > MAX_QUESTION_BYTES)
-        or name in {b"content-encoding", b"expect"}
-        for name, value in scope["headers"]
+    deciding = [header for header in headers if header[0] in _DECIDING]
+    return not deciding or (
+        len(deciding) == 1
+        and deciding[0][0] == b"content-length"
+        and int(deciding[0][1]) <= MAX_QUESTION_BYTES
     )
 
 

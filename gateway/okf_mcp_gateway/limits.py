@@ -52,7 +52,7 @@ class RequestLimits:
             if message.get("more_body", False):
                 await self._collect(message, scope, receive, send)
             else:
-                await self._answer(message, scope, receive, send)
+                await self.answer(message, scope, receive, send)
 
     async def _collect(self, message: Message, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the rest of a body that comes in parts, then go on."""
@@ -80,11 +80,11 @@ class RequestLimits:
                         return
             whole = {"type": "http.request", "body": bytes(body), "more_body": False}
             body.clear()
-            await self._answer(whole, scope, receive, send, free_body)
+            await self.answer(whole, scope, receive, send, free_body)
         finally:
             free_body()
 
-    async def _answer(
+    async def answer(
         self,
         message: Message,
         scope: Scope,
@@ -92,7 +92,10 @@ class RequestLimits:
         send: Send,
         on_stream: Callable[[], None] = lambda: None,
     ) -> None:
-        """Hand the request on; `on_stream` is called if its answer is an event stream."""
+        """Hand a request on whose body is whole, and nothing is wrong with its head.
+
+        `on_stream` is called if its answer is an event stream.
+        """
         place = self._places.take()
         if place is None:
             await _busy("too many requests at once")(scope, receive, send)

@@ -132,7 +132,9 @@ async def running(
         app = gateway.framework
         if prepare:
             prepare(app, clock)
-        transport = httpx2.ASGITransport(app=gateway.app, raise_app_exceptions=not is_crash_expected)
+        transport = httpx2.ASGITransport(
+            app=gateway.app, raise_app_exceptions=not is_crash_expected
+        )
         async with (
             app.router.lifespan_context(app),
             httpx2.AsyncClient(
