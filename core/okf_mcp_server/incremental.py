@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from okf_mcp_server.documents import MAX_DOCUMENT_BYTES, Document, DocumentError, Fault
 from okf_mcp_server.snapshot import (
+    Judging,
     Listing,
     Snapshot,
     Verdict,
@@ -22,6 +23,7 @@ from okf_mcp_server.snapshot import (
     holds_any,
     in_order,
     judge_entries,
+    judge_here,
     root_of,
 )
 from okf_mcp_server.tree import FileTree, TreeEntry
@@ -67,8 +69,14 @@ def find_listing(before: Listing, changes: Sequence[Change]) -> Listing | None:
     return Listing(files, size)
 
 
-def load_changes(
-    tree: FileTree, found: Changes, *, owner: str, commit: str, previous: Snapshot
+def load_changes(  # noqa: PLR0913 - each is a part
+    tree: FileTree,
+    found: Changes,
+    *,
+    owner: str,
+    commit: str,
+    previous: Snapshot,
+    judging: Judging = judge_here,
 ) -> Snapshot:
     """Load what changed since the `previous` snapshot of the same owner and roots.
 
@@ -76,7 +84,7 @@ def load_changes(
     """
     changes, listing = found
     after = [change.after for change in changes if change.after]
-    new_verdicts, parsed_files = judge_entries(tree, after, previous.verdicts)
+    new_verdicts, parsed_files = judge_entries(tree, after, previous.verdicts, judging)
     verdicts = dict(previous.verdicts)
     gone = {change.before.key for change in changes if change.before}
     for key in gone.difference(listing.files.values()):

@@ -6,7 +6,7 @@ files whose content that one has not seen: one changed file of thousands costs o
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from pathlib import PurePosixPath
 from threading import RLock
@@ -38,6 +38,15 @@ Verdict: TypeAlias = Page | Fault | None
 
 WHOLE_REPOSITORY: Final = (PurePosixPath("."),)
 """The scan roots of an owner that names none."""
+
+Contents: TypeAlias = Iterator[tuple[TreeEntry, bytes | OSError]]
+"""Files' bytes, or why they can't be had, as a tree yields them."""
+
+Judging: TypeAlias = Callable[[Contents, int], Iterable[tuple[TreeEntry, Verdict]]]
+"""Judges contents, of which there are so many; what the tree raises meanwhile passes through."""
+
+UNEXPECTED: Final = Fault("unreadable", "internal error; the log has the rest")
+"""The verdict on a file that we failed at, and nobody knows why."""
 
 OrderKey: TypeAlias = tuple[int, str]
 """Where a document stands in its snapshot: the index of its scan root, then its path (D11)."""
@@ -127,23 +136,31 @@ class Snapshot:
         return cast("ViewT", self._views[build])
 
 
-def load_docs(
+def judge_here(contents: Contents, _: int) -> Iterator[tuple[TreeEntry, Verdict]]:
+    """Judge contents in this thread, one after the other."""
+    for entry, raw in contents:
+        yield entry, judge(raw)
+
+
+def load_docs(  # noqa: PLR0913 - each is a part
     tree: FileTree,
     *,
     owner: str,
     roots: Sequence[PurePosixPath] = WHOLE_REPOSITORY,
     commit: str | None = None,
     previous: Snapshot | None = None,
+    judging: Judging = judge_here,
 ) -> Snapshot:
     """Load the documents of a tree.
 
     `roots` are searched in their order, each relative to the tree's top level; `previous` is any
-    earlier snapshot of the same owner. A file that can't be served is a diagnostic, never an error;
-    what the tree itself raises (a lost repository) passes through.
+    earlier snapshot of the same owner; `judging` judges what that one has not seen. A file that
+    can't be served is a diagnostic, never an error; what the tree itself raises (a lost repository)
+    passes through.
     """
     entries = list(tree.entries(roots))
     known: Mapping[str, Verdict] = previous.verdicts if previous else {}
-    verdicts, parsed_files = judge_entries(tree, entries, known)
+    verdicts, parsed_files = judge_entries(tree, entries, known, judging)
     files = in_order(((entry.path, entry.key) for entry in entries), roots)
     return assemble(
         files,
@@ -208,7 +225,10 @@ def assemble(  # noqa: PLR0913 - each is a part
 
 
 def judge_entries(
-    tree: FileTree, entries: Iterable[TreeEntry], known: Mapping[str, Verdict]
+    tree: FileTree,
+    entries: Iterable[TreeEntry],
+    known: Mapping[str, Verdict],
+    judging: Judging,
 ) -> tuple[dict[str, Verdict], int]:
     """Return the verdict on each content by its key, and how many files were parsed for it.
 
@@ -223,8 +243,8 @@ def judge_entries(
             verdicts[entry.key] = too_large(entry.size)
         else:
             unknown[entry.key] = entry
-    for entry, raw in tree.read(unknown.values()):
-        verdicts[entry.key] = judge(raw)
+    for entry, verdict in judging(tree.read(unknown.values()), len(unknown)):
+        verdicts[entry.key] = verdict
     return verdicts, len(unknown)
 
 
@@ -239,7 +259,7 @@ def judge(raw: bytes | OSError) -> Verdict:
         return error.fault
     except Exception:  # whatever one file does to us, all others are served (D4)
         log.exception("File not read")
-        return Fault("unreadable", "internal error; the log has the rest")
+        return UNEXPECTED
 
 
 def document_at(path: str, page: Page, owner: str) -> Document:

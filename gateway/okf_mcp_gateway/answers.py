@@ -8,7 +8,7 @@ and what the SDK refuses is never kept.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final, TypeAlias
 
@@ -38,24 +38,22 @@ KEPT_METHODS: Final = (
 
 Header: TypeAlias = tuple[bytes, bytes]
 
-Question: TypeAlias = tuple[bytes, bytes, tuple[Header, ...]]
-"""The body up to the id and from behind it, and the headers that count, in their order.
+Question: TypeAlias = tuple[bytes, bytes, tuple[bytes | None, ...]]
+"""The body up to the id and from behind it, and the values of the headers that count.
 
-The quotes of an id that is a text stay on both sides.
+The quotes of an id that is a text stay on both sides; a header that isn't there is None.
 """
 
-COUNTED_HEADERS: Final = frozenset(
-    {
-        b"accept",
-        b"content-encoding",
-        b"content-type",
-        b"last-event-id",
-        b"mcp-method",
-        b"mcp-name",
-        b"mcp-protocol-version",
-        b"mcp-session-id",
-        b"origin",
-    }
+COUNTED_HEADERS: Final[tuple[bytes, ...]] = (
+    b"accept",
+    b"content-encoding",
+    b"content-type",
+    b"last-event-id",
+    b"mcp-method",
+    b"mcp-name",
+    b"mcp-protocol-version",
+    b"mcp-session-id",
+    b"origin",
 )
 """What an answer depends on; no other header is looked at, by us or by the SDK."""
 
@@ -87,19 +85,19 @@ _ASKED_ONCE: Final = b'"progressToken"'
 """What differs in each request of a client that sends it."""
 
 _LENGTH: Final = b"content-length"
+_OK: Final = HTTPStatus.OK.value
 
 _OVERHEAD_BYTES: Final = 1024
 """What it takes to keep one answer, beside its bytes and those of its question."""
-
-_HEADER_BYTES: Final = 160
-"""The same for one header of the question: a client may send many that have next to no bytes."""
 
 _JOINED_BYTES: Final = 64 * 1024
 """A longer body is sent in two pieces: copying it would cost more."""
 
 
-def read_question(headers: Iterable[Header], body: bytes) -> tuple[Question, bytes] | None:
+def read_question(headers: Mapping[bytes, bytes], body: bytes) -> tuple[Question, bytes] | None:
     """Return what a request asks, and its id; None for one that the SDK has to look at.
+
+    `headers` are all of its headers, none of which stands twice.
 
     The body has one `"id"`, no escape that could spell another, and no other encoding: if there is
     an id in it at all, for a JSON parser, it is this one.
@@ -113,7 +111,7 @@ def read_question(headers: Iterable[Header], body: bytes) -> tuple[Question, byt
     if found is None:
         return None
     start, end = found.span(found.lastindex or 0)
-    counted = tuple([header for header in headers if header[0] in COUNTED_HEADERS])
+    counted = tuple(map(headers.get, COUNTED_HEADERS))
     return (parts[0] + parts[1][:start], parts[1][end:], counted), parts[1][start:end]
 
 
@@ -230,7 +228,7 @@ class Shelf:
     def _put(self, question: Question, answer: Answer) -> None:
         before, after, headers = question
         size = len(before) + len(after)
-        size += sum([len(name) + len(value) + _HEADER_BYTES for name, value in headers])
+        size += sum([len(value) for value in headers if value])
         self._cache.make_room(size + answer.size + _OVERHEAD_BYTES)
         self._young[question] = answer
 
@@ -284,8 +282,8 @@ class Recorder:
         Nothing is sent before it is whole: others wait for it, and this client may take nothing.
         """
         if message["type"] == "http.response.start":
-            has_length = any(name == _LENGTH for name, _ in message["headers"])
-            if message["status"] == HTTPStatus.OK and has_length:
+            has_length = _LENGTH in [name for name, _ in message["headers"]]
+            if message["status"] == _OK and has_length:
                 self._start = message
                 return
             self.close()
@@ -293,7 +291,7 @@ class Recorder:
             self._body += message.get("body", b"")
             if message.get("more_body", False):
                 return
-            self.close(self._answer(list(self._start["headers"])))
+            self.close(self._answer(self._start["headers"]))
             await self._send(self._start)
             message = {"type": "http.response.body", "body": self._body}
         await self._send(message)

@@ -29,7 +29,7 @@ from okf_mcp_gateway.routes.config import config_route
 from okf_mcp_gateway.routes.health import health_route
 from okf_mcp_gateway.routes.mcp import McpEndpoint, ServedOwner, unknown_owner_routes
 from okf_mcp_gateway.routes.refresh import refresh_route
-from okf_mcp_gateway.routes.rendering import CrashGuard, crash_response, error_responder
+from okf_mcp_gateway.routes.rendering import crash_response, error_responder
 from okf_mcp_gateway.routes.status import status_route
 from okf_mcp_gateway.scrub import Scrubber
 from okf_mcp_gateway.snapshot_file import SnapshotFile, checksum_key
@@ -123,8 +123,7 @@ def build_app(
         for each in changes.values():
             each.close()
 
-    guarded = CrashGuard(McpEndpoint(served, clock, rest=framework))
-    limits = RequestLimits(guarded, settings.max_requests)
+    limits = RequestLimits(McpEndpoint(served, clock, rest=framework), settings.max_requests)
     app: ASGIApp = OriginGuard(limits, settings.allowed_origins)
     app = BearerAuth(app, settings.token)
     app = AllowedOrigins(app, settings.allowed_origins)

@@ -1,7 +1,7 @@
 """Who may ask: the north token, and the origins that a browser may ask from (H1, H2)."""
 
 import hmac
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -44,12 +44,16 @@ class BearerAuth:
             await self._app(scope, receive, send)
         elif scope["path"].startswith(PROBED_PREFIX):
             await error_response(404, "not found")(scope, receive, send)
-        elif is_health(scope) or holds_token(scope["headers"], self._token):
+        elif is_health(scope) or self._holds_token(scope):
             await self._app(scope, receive, send)
         else:
             sentence = "a valid token is required: Authorization: Bearer <token>"
             response = error_response(401, sentence, {"WWW-Authenticate": "Bearer"})
             await response(scope, receive, send)
+
+    def _holds_token(self, scope: Scope) -> bool:
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        return len(given) == 1 and bears_token(given[0], self._token)
 
 
 class AllowedOrigins:
@@ -103,13 +107,12 @@ class OriginGuard:
             await error_response(403, sentence)(scope, receive, send)
 
 
-def holds_token(headers: Iterable[tuple[bytes, bytes]], token: Secret) -> bool:
-    """Whether a request carries the north token, compared in constant time (H1)."""
+def bears_token(authorization: bytes, token: Secret) -> bool:
+    """Whether a header's value bears the north token, compared in constant time (H1)."""
     expected = token.reveal()
-    given = [value for name, value in headers if name == b"authorization"]
-    if expected is None or len(given) != 1:
+    if expected is None:
         return False
-    scheme, _, credential = given[0].partition(b" ")
+    scheme, _, credential = authorization.partition(b" ")
     matches = hmac.compare_digest(credential.strip(), expected.encode())
     return matches and scheme.lower() == b"bearer"
 

@@ -7,27 +7,22 @@ there were no front.
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from okf_mcp_gateway.answers import (
     MAX_QUESTION_BYTES,
     Header,
-    Question,
     Recorder,
     Reply,
     Shelf,
     may_be_kept,
     read_question,
 )
-from okf_mcp_gateway.auth import holds_token
+from okf_mcp_gateway.auth import bears_token
 from okf_mcp_gateway.limits import RequestLimits
 from okf_mcp_gateway.routes.mcp import mcp_paths
 from okf_mcp_gateway.scrub import Secret
-
-_DECIDING: Final = frozenset({b"content-encoding", b"content-length", b"expect"})
-"""The headers for which a request may be refused before its body is there."""
 
 
 class Front:
@@ -56,66 +51,54 @@ class Front:
         Nor is one kept for whoever has no valid token. Nothing is waited for, and a request without
         a kept answer leaves no trace.
         """
-        asked = read_question(headers, body) if holds_token(headers, self._token) else None
+        named = dict(headers)
+        is_plain = len(named) == len(headers) and self._bears_token(named)
+        asked = read_question(named, body) if is_plain else None
         answer = shelf.find(asked[0]) if asked else None
         return answer.reply(asked[1]) if answer and asked else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send a kept answer, or hand the request on and keep what it gets."""
         shelf = self._shelves.get(scope["path"]) if scope["type"] == "http" else None
-        if (
-            shelf is None
-            or scope["method"] != "POST"
-            or not holds_token(headers := scope["headers"], self._token)
-        ):
+        if shelf is None or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        if not _is_body_awaited(headers):
+        named: dict[bytes, bytes] = dict(scope["headers"])
+        is_plain = len(named) == len(scope["headers"]) and _is_body_awaited(named)
+        if not is_plain or not self._bears_token(named):
             shelf.pass_on()
             await self._app(scope, receive, send)
             return
         message = await receive()
         if message.get("more_body", False):
             message = await _read_on(message, receive)
-        asked = read_question(headers, message.get("body", b""))
+        asked = read_question(named, message.get("body", b""))
         answer = shelf.find(asked[0]) if asked else None
         if asked and answer is None and shelf.is_asked(asked[0]):
             answer = await shelf.wait_and_find(asked[0])
         if asked and answer:
             await _send(answer.reply(asked[1]), send)
         elif asked and may_be_kept(asked[0]):
-            await self._ask(Recorder(shelf, *asked, send), asked[0], message, scope, receive)
+            recorder = Recorder(shelf, *asked, send)
+            try:
+                if b"origin" in named:
+                    await self._app(scope, _replay(message, receive), recorder)
+                else:
+                    await self._limits.answer(message, scope, receive, recorder)
+            finally:
+                recorder.close()
         else:
             shelf.pass_on()
             await self._app(scope, _replay(message, receive), send)
 
-    async def _ask(
-        self,
-        recorder: Recorder,
-        question: Question,
-        message: Message,
-        scope: Scope,
-        receive: Receive,
-    ) -> None:
-        """Let the SDK answer a question that was asked with a valid token."""
-        counted = [name for name, _ in question[2]]
-        try:
-            if counted.count(b"content-type") > 1 or b"origin" in counted:
-                await self._app(scope, _replay(message, receive), recorder)
-            else:
-                await self._limits.answer(message, scope, receive, recorder)
-        finally:
-            recorder.close()
+    def _bears_token(self, headers: Mapping[bytes, bytes]) -> bool:
+        return bears_token(headers.get(b"authorization", b""), self._token)
 
 
-def _is_body_awaited(headers: Sequence[Header]) -> bool:
+def _is_body_awaited(headers: Mapping[bytes, bytes]) -> bool:
     """Whether a body is worth waiting for: its head alone may be what is refused."""
-    deciding = [header for header in headers if header[0] in _DECIDING]
-    return not deciding or (
-        len(deciding) == 1
-        and deciding[0][0] == b"content-length"
-        and int(deciding[0][1]) <= MAX_QUESTION_BYTES
-    )
+    is_odd = b"expect" in headers or b"content-encoding" in headers
+    return not is_odd and int(headers.get(b"content-length", 0)) <= MAX_QUESTION_BYTES
 
 
 async def _send(reply: Reply, send: Send) -> None:

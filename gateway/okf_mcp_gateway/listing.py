@@ -64,55 +64,64 @@ class Listing:
 class Page:
     """Sends an answer on; a page of which the SDK wrote a part is made whole."""
 
+    _part: "_Part | None" = None
+    """Written by `select`: most answers are no page."""
+
     def __init__(self, listing: Listing, scope: Scope, send: Send) -> None:
         """Put itself into `scope`, where `Listing.select` finds it."""
         scope[_SCOPE_KEY] = self
         self._listing = listing
         self._send = send
-        # Written by `select`, and then as the answer comes by.
-        self._key: tuple[str, str] | None = None
-        self._documents: Sequence[tuple[str, Listed]] = ()
-        self._written: Written = {}
-        self._start: Message = {}
-        self._body = b""
 
     def select(self, version: str, documents: Sequence[Document]) -> Sequence[Document]:
         """Return those documents that the SDK has to write."""
-        self._key = (version, documents[0].uri)
-        self._documents = [(document.uri, listed(document)) for document in documents]
-        kept = self._listing.find(self._key)
-        nothing = (None, "")
-        self._written = {
-            uri: kept[uri] for uri, shown in self._documents if kept.get(uri, nothing)[0] == shown
-        }
-        return [document for document in documents if document.uri not in self._written]
+        key = (version, documents[0].uri)
+        kept = self._listing.find(key)
+        shown = {document.uri: listed(document) for document in documents}
+        known = {uri: kept[uri] for uri in shown if uri in kept and kept[uri][0] == shown[uri]}
+        self._part = _Part(key, shown, known)
+        return [document for document in documents if document.uri not in known]
 
     async def __call__(self, message: Message) -> None:
         """Take the next message of the answer."""
-        if self._key is None:
+        part = self._part
+        if part is None:
             await self._send(message)
         elif message["type"] == "http.response.start":
-            self._start = message
+            part.start = message
         else:
-            self._body += message.get("body", b"")
+            part.body += message.get("body", b"")
             if not message.get("more_body", False):
-                body = self._make_whole(self._key, self._body.decode()).encode()
+                page, body = part.make_whole()
+                self._listing.keep(part.key, page)
                 headers = [
                     (name, b"%d" % len(body) if name == _LENGTH else value)
-                    for name, value in self._start["headers"]
+                    for name, value in part.start["headers"]
                 ]
-                await self._send({**self._start, "headers": headers})
+                await self._send({**part.start, "headers": headers})
                 await self._send({"type": "http.response.body", "body": body})
 
-    def _make_whole(self, key: tuple[str, str], text: str) -> str:
-        """Return the answer with all documents of the page, and keep what is new in it."""
+
+class _Part:
+    """A page, and what is known of it; and then the SDK's answer, with the rest, as it comes by."""
+
+    def __init__(self, key: tuple[str, str], shown: Mapping[str, Listed], known: Written) -> None:
+        self.key = key
+        self._shown = shown
+        self._known = known
+        self.start: Message = {}
+        self.body = b""
+
+    def make_whole(self) -> tuple[Written, bytes]:
+        """Return all documents of the page as JSON, by URI, and the answer that holds them."""
+        text = self.body.decode()
         begin = end = text.index(_BEGIN) + len(_BEGIN)
-        page = dict[str, tuple[Listed, str]]()
-        for uri, shown in self._documents:
-            if (known := self._written.get(uri)) is None:
+        page: dict[str, tuple[Listed, str]] = {}
+        for uri, shown in self._shown.items():
+            if (known := self._known.get(uri)) is None:
                 start = end + (text[end] == ",")
                 _, end = _JSON.raw_decode(text, start)
                 known = shown, text[start:end]
             page[uri] = known
-        self._listing.keep(key, page)
-        return text[:begin] + ",".join([json_text for _, json_text in page.values()]) + text[end:]
+        joined = ",".join([written for _, written in page.values()])
+        return page, (text[:begin] + joined + text[end:]).encode()

@@ -128,7 +128,7 @@ def test_an_idle_connection_is_closed_after_its_time_and_not_before(
         assert not client.is_closed(within=KEEP_ALIVE_SECONDS / 2)
         client.ask(read(number))
         assert not client.is_closed(within=KEEP_ALIVE_SECONDS * 0.75)
-        assert client.is_closed(within=20)
+        assert client.is_closed(within=8)
 
 
 @pytest.mark.row("H10", "H11")

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Final, cast
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from okf_mcp_gateway.listing import Listing, Page
 from okf_mcp_gateway.owners import Owner
 from okf_mcp_gateway.places import waiting
-from okf_mcp_gateway.routes.rendering import error_response
+from okf_mcp_gateway.routes.rendering import crash_response, error_response
 from okf_mcp_gateway.state import Clock
 
 CONTENT_FREE_METHODS: Final = frozenset(
@@ -76,14 +77,26 @@ class McpEndpoint:
         elif scope["method"] != "POST":
             response = error_response(405, "this endpoint takes POST only", {"Allow": "POST"})
             await response(scope, receive, send)
-        elif served.owner.state.snapshot is not None:
-            if served.owner.ready_snapshot() is None:
-                with waiting(scope):
-                    await served.owner.ensure_fresh()
-            send = Page(served.listing, scope, _ErrorsAsJson(send))
-            await served.sessions.handle_request(scope, receive, send)
         else:
-            await self._answer_without_content(served, scope, receive, _ErrorsAsJson(send))
+            errors = _ErrorsAsJson(send)
+            try:
+                await self._answer(served, scope, receive, errors)
+            except Exception as error:
+                if not errors.is_begun:
+                    await crash_response(Request(scope), error)(scope, receive, send)
+                raise
+
+    async def _answer(
+        self, served: ServedOwner, scope: Scope, receive: Receive, send: "_ErrorsAsJson"
+    ) -> None:
+        if served.owner.state.snapshot is None:
+            await self._answer_without_content(served, scope, receive, send)
+            return
+        if served.owner.ready_snapshot() is None:
+            with waiting(scope):
+                await served.owner.ensure_fresh()
+        page = Page(served.listing, scope, send)
+        await served.sessions.handle_request(scope, receive, page)
 
     async def _answer_without_content(
         self, served: ServedOwner, scope: Scope, receive: Receive, send: Send
@@ -160,6 +173,8 @@ class _ErrorsAsJson:
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self.is_begun = False
+        """Whether anything was sent; written as the answer comes by, like what follows."""
         # The start of a plain error, held back until its text is whole.
         self._start: Message | None = None
         self._text = b""
@@ -169,6 +184,7 @@ class _ErrorsAsJson:
         if message["type"] == "http.response.start" and _is_plain_error(message):
             self._start = message
         elif self._start is None:
+            self.is_begun = True
             await self._send(message)
         else:
             self._text += message.get("body", b"")

@@ -10,7 +10,6 @@ import yaml
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from okf_mcp_gateway.scrub import Scrubber
 
@@ -72,29 +71,6 @@ def error_responder(scrubber: Scrubber) -> Callable[[Request, Exception], Respon
         return error_response(error.status_code, scrubber.scrub(sentence), error.headers)
 
     return respond
-
-
-class CrashGuard:
-    """Answers for an application that crashed before it did; the error itself goes on (H8)."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the request on."""
-        is_begun = False
-
-        async def watch(message: Message) -> None:
-            nonlocal is_begun
-            is_begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watch)
-        except Exception as error:
-            if scope["type"] == "http" and not is_begun:
-                await crash_response(Request(scope), error)(scope, receive, send)
-            raise
 
 
 def crash_response(request: Request, _: Exception) -> Response:

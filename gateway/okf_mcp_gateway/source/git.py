@@ -13,8 +13,9 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import IO, Final
@@ -103,7 +104,8 @@ class Git:
         }
         self.started_processes = 0
         """How many commands were started so far; written under the lock."""
-        # All written under the lock: by the thread that runs a command, and by `close`.
+        # All written under the lock: by the thread that runs a command or another process, and by
+        # `close`.
         self._running: dict[int, Path | None] = {}
         self._watchdog: Watchdog | None = None
         """Made for the first command."""
@@ -159,6 +161,11 @@ class Git:
             said = _lines(stderr)
             raise GitError(_sentence(said) or status, said)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
     def close(self) -> None:
         """Kill every running command, and let none start any more."""
         with self._lock:
@@ -191,11 +198,30 @@ class Git:
             "GIT_DIR": str(git_dir or os.devnull),
         }
         with login.hand_over() if login else nullcontext(_NOTHING) as (variables, descriptors):
-            process = self._start(
-                arguments, {**environment, **variables}, git_dir, stdin, descriptors
-            )
-        try:
+            start = partial(_start, arguments, {**environment, **variables}, stdin, descriptors)
+            process = self._start_guarded(start, git_dir)
+        with self._lock:
+            self.started_processes += 1
+        with self._guarded(process):
             yield process
+
+    @contextmanager
+    def guard(
+        self, start: Callable[[], subprocess.Popen[bytes]]
+    ) -> Generator[subprocess.Popen[bytes]]:
+        """Start a process, and end it and all of its group as a git command is.
+
+        It dies with this block, at `close`, and when the gateway does. It must have a session of
+        its own. Raises `GitStoppedError` once `close` was called, and what `start` raises.
+        """
+        process = self._start_guarded(start, None)
+        with self._guarded(process):
+            yield process
+
+    @contextmanager
+    def _guarded(self, process: subprocess.Popen[bytes]) -> Generator[None]:
+        try:
+            yield
         finally:
             end_group(process.pid)
             with self._lock:
@@ -203,17 +229,12 @@ class Git:
                 self._forget(process.pid)
             process.wait()
             reap_group(process.pid)
-            for pipe in (process.stdout, process.stderr):
+            for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
 
-    def _start(
-        self,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        git_dir: Path | None,
-        stdin: IO[bytes] | None,
-        descriptors: Sequence[int],
+    def _start_guarded(
+        self, start: Callable[[], subprocess.Popen[bytes]], git_dir: Path | None
     ) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._closed:
@@ -222,28 +243,36 @@ class Git:
                 self._watchdog = Watchdog()
                 for group in self._running:
                     self._watchdog.watch(group)
-            process = subprocess.Popen(  # noqa: S603 - no shell; untrusted words follow a `--`
-                ["/bin/sh", str(_BOUNDS), *arguments],
-                env=environment,
-                stdin=stdin or subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                # Past a limit of file sizes git then says so; its default is to die of SIGXFSZ.
-                restore_signals=False,
-                pass_fds=descriptors,
-                cwd="/",
-            )
+            process = start()
             # Killed between these two, we leave git to its own deadline for a silent host.
             self._watchdog.watch(process.pid)
             self._running[process.pid] = git_dir
-            self.started_processes += 1
         return process
 
     def _forget(self, pid: int) -> None:
         """Tell the watchdog that a group was killed; the lock is held, and nothing reaped yet."""
         if self._watchdog is not None:
             self._watchdog.forget(pid)
+
+
+def _start(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    stdin: IO[bytes] | None,
+    descriptors: Sequence[int],
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - no shell; untrusted words follow a `--`
+        ["/bin/sh", str(_BOUNDS), *arguments],
+        env=environment,
+        stdin=stdin or subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # Past a limit of file sizes git then says so; its default is to die of SIGXFSZ.
+        restore_signals=False,
+        pass_fds=descriptors,
+        cwd="/",
+    )
 
 
 def _configuration_variables(configuration: Mapping[str, str]) -> dict[str, str]:

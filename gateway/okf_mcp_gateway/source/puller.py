@@ -11,7 +11,7 @@ from okf_mcp_gateway.source.error_class import SourceError, error_class, lacks_r
 from okf_mcp_gateway.source.git import GitError
 from okf_mcp_gateway.source.mirror import Copy, Mirror, Tip
 from okf_mcp_server.incremental import load_changes
-from okf_mcp_server.snapshot import Snapshot, load_docs
+from okf_mcp_server.snapshot import Judging, Snapshot, judge_here, load_docs
 
 _NOT_THE_COPY: Final = frozenset({"auth", "connect", "dns", "policy", "tls"})
 """What a new copy doesn't mend. A deadline isn't here: a damaged copy may be what runs into it.
@@ -29,7 +29,7 @@ class Puller:
     `GitStoppedError` once the gateway stops.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that a pull is made of, by their names
         self,
         config: OwnerConfig,
         mirror: Mirror,
@@ -37,13 +37,18 @@ class Puller:
         *,
         now: Callable[[], datetime],
         scrub: Callable[[str], str],
+        judging: Judging = judge_here,
     ) -> None:
-        """`now` is the wall clock, `scrub` takes what is private out of git's sentences."""
+        """`now` is the wall clock, `scrub` takes what is private out of git's sentences.
+
+        `judging` judges the files that no earlier snapshot knows.
+        """
         self._config = config
         self._mirror = mirror
         self._snapshots = snapshots
         self._now = now
         self._scrub = scrub
+        self._judging = judging
         self.wear = 0.0
         """How near the copy is to its bounds; written by a pull, and by the repack that follows."""
         # Whether a repack failed, so that only a new copy is small; written by the same two.
@@ -181,8 +186,22 @@ class Puller:
         if previous is not None and previous.roots == roots:
             changes = tree.changes(previous)
             if changes is not None:
-                return load_changes(tree, changes, owner=owner, commit=commit, previous=previous)
-        return load_docs(tree, owner=owner, roots=roots, commit=commit, previous=previous)
+                return load_changes(
+                    tree,
+                    changes,
+                    owner=owner,
+                    commit=commit,
+                    previous=previous,
+                    judging=self._judging,
+                )
+        return load_docs(
+            tree,
+            owner=owner,
+            roots=roots,
+            commit=commit,
+            previous=previous,
+            judging=self._judging,
+        )
 
     def _warn(self, event: str, error: Exception) -> None:
         reason = self._scrub(str(error))
