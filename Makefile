@@ -3,7 +3,7 @@ PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check conformance clients prove soak fuzz format lock clean
+.PHONY: help demo test check conformance clients prove soak fuzz bench format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +29,7 @@ conformance: $(VENV)/.dev ## Run the official MCP suite and the Inspector (needs
 clients: $(VENV)/.dev ## Run real MCP clients (needs npm)
 	@$(BIN)/pytest -m npm tests/clients
 
-# For `prove` alone: a part of the names of those that are to be proven.
+# For `prove`: a part of the names of those that are to be proven; for `bench`: a tier.
 ONLY ?=
 
 prove: $(VENV)/.dev ## Take away each protection, and see its tests fail (ONLY="part of a name")
@@ -46,6 +46,12 @@ TARGET ?= all
 
 fuzz: $(VENV)/.fuzz ## Hunt for inputs that break us (SECONDS=60 TARGET=all)
 	@PYTHONPATH=tests $(BIN)/python -m fuzz $(TARGET) $(SECONDS)
+
+# For `bench` alone: whether other people's servers are measured, too; they come from PyPI and npm.
+PEERS ?=
+
+bench: $(VENV)/.dev ## Measure the speed, and write bench/RESULTS.md (ONLY=micro PEERS=1)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench $(if $(PEERS),--peers) $(ONLY)
 
 format: $(VENV)/.dev ## Format the code
 	@$(BIN)/ruff format .

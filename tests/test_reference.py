@@ -147,7 +147,19 @@ def test_every_example_with_owners_is_a_registry(text: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "target",
-    ["demo", "test", "check", "conformance", "clients", "prove", "soak", "fuzz", "format", "lock"],
+    [
+        "demo",
+        "test",
+        "check",
+        "conformance",
+        "clients",
+        "prove",
+        "soak",
+        "fuzz",
+        "bench",
+        "format",
+        "lock",
+    ],
 )
 def test_every_make_target_that_we_name_exists(target: str) -> None:
     named = README + (PROJECT / "CONTRIBUTING.md").read_text()

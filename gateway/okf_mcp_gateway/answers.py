@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final, TypeAlias
+from weakref import ref
 
 from anyio import Event
 from starlette.types import Message, Send
@@ -151,6 +152,9 @@ class Answer:
         return headers, (b"".join((self._before, request_id, self._after)),)
 
 
+def _none() -> None: ...
+
+
 Served: TypeAlias = Callable[[], Snapshot | None]
 
 
@@ -162,7 +166,8 @@ class Shelf:
         self._ready = ready
         self._served = served
         self._hits = self._misses = self._passed_on = 0
-        self._snapshot: Snapshot | None = None
+        # Whose answers these are. It is not held: nobody may ask for long after a publish.
+        self._snapshot: Callable[[], Snapshot | None] = _none
         # What was asked for since the cache was half full, and before that.
         self._young: dict[Question, Answer] = {}
         self._old: dict[Question, Answer] = {}
@@ -178,8 +183,8 @@ class Shelf:
         snapshot = self._ready()
         if snapshot is None:
             return None
-        if snapshot is not self._snapshot:
-            self._snapshot, self._young, self._old = snapshot, {}, {}
+        if snapshot is not self._snapshot():
+            self._snapshot, self._young, self._old = ref(snapshot), {}, {}
         answer = self._young.get(question)
         if answer is None and (answer := self._old.pop(question, None)) is not None:
             self._put(question, answer)
@@ -215,7 +220,7 @@ class Shelf:
         `snapshot` is what `ask` returned. If it is served now, it was all the time, since none is
         served again that was replaced: so it is the one that the answer is made of.
         """
-        is_current = snapshot is self._snapshot and snapshot is self._served()
+        is_current = snapshot is self._snapshot() and snapshot is self._served()
         if answer is not None and is_current and answer.size <= MAX_ANSWER_BYTES:
             self._put(question, answer)
         if answered := self._asked.pop(question, None):

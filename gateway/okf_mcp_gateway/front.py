@@ -65,10 +65,20 @@ class Front:
             return
         named: dict[bytes, bytes] = dict(scope["headers"])
         is_plain = len(named) == len(scope["headers"]) and _is_body_awaited(named)
-        if not is_plain or not self._bears_token(named):
-            shelf.pass_on()
+        if is_plain and self._bears_token(named):
+            await self._answer(shelf, named, scope, receive, send)
+        else:
             await self._app(scope, receive, send)
-            return
+
+    async def _answer(
+        self,
+        shelf: Shelf,
+        named: Mapping[bytes, bytes],
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Answer a request with a valid token, none of whose headers stands twice."""
         message = await receive()
         if message.get("more_body", False):
             message = await _read_on(message, receive)

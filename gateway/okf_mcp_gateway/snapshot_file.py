@@ -10,16 +10,20 @@ import json
 import logging
 import sys
 import unicodedata
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from okf_mcp_gateway.registry import OwnerConfig
 from okf_mcp_gateway.regular_file import read_regular_file
 from okf_mcp_gateway.snapshot_bytes import SnapshotBytesError, decode, encode
 from okf_mcp_server.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from okf_mcp_server.yaml_text import Text
 
 NAME: Final = "okf.snapshot"
 """The file, in the folder of the copy."""
@@ -127,4 +131,14 @@ def _maker() -> tuple[str | int, ...]:
 
 
 def _least_bytes(snapshot: Snapshot) -> int:
-    return sum(document.size for document in snapshot.documents)
+    """Return how much is certain to be written: a few aliases of YAML may stand for megabytes."""
+    pages = [document.page for document in (*snapshot.documents, *snapshot.shadowed)]
+    nested = (value for page in pages for value in page.values if not isinstance(value, str))
+    return sum(page.size for page in pages) + sum(map(_characters, nested))
+
+
+def _characters(value: "Text | None") -> int:
+    if isinstance(value, str):
+        return len(value)
+    each = value.values() if isinstance(value, Mapping) else value or ()
+    return sum(map(_characters, each))

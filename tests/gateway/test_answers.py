@@ -266,7 +266,10 @@ async def test_kept_answers_take_no_more_memory_than_they_may(
             number += 1
             shelf = shelves[number % 3]
             # A header's bytes are new in each request.
-            asked_by = dict.fromkeys(COUNTED_HEADERS, b"%0*d" % (header // 9, number))
+            asked_by = {
+                name: b"%0*d%d" % (header // len(COUNTED_HEADERS), number, at)
+                for at, name in enumerate(COUNTED_HEADERS)
+            }
             question = question_of(b"%d" % number, asked_by)
             shelf.find(question)
             await answer(shelf, question, b"%0*d" % (size, number))

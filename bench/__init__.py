@@ -1,0 +1,1 @@
+"""The benchmark, `make bench`: what the gateway costs, against what is possible on this machine."""
