@@ -64,6 +64,7 @@ def test_only_the_token_is_required_and_the_rest_has_defaults(directory: Path) -
         log_format="text",
         log_level="info",
         max_requests=1000,
+        keeps_answers=True,
     )
     assert found.token.reveal() == SECRET
 
@@ -96,6 +97,7 @@ def test_the_environment_sets_everything(directory: Path) -> None:
         log_format="json",
         log_level="debug",
         max_requests=7,
+        keeps_answers=True,
     )
 
 
@@ -242,6 +244,7 @@ def test_a_token_that_no_header_could_carry_is_a_fault_and_not_repeated(
 BAD_VALUES = [
     ("OKF_GATEWAY_PORT", ["65536", "-1", "80.0", "http", "٨٠", "tcp://10.0.0.1:8080", "9" * 5000]),
     ("OKF_GATEWAY_PULL_WAIT", ["-1", "inf", "nan", "1e3", "3601", "5s", ".5", "9" * 5000]),
+    ("OKF_GATEWAY_ANSWER_CACHE", ["yes", "1", "offf"]),
     ("OKF_GATEWAY_MAX_REQUESTS", ["0", "-1", "1.5", "100000", "many", "9" * 5000]),
     ("OKF_GATEWAY_GIT_TIMEOUT", ["0", "0.05", "86401", "forever"]),
     (
@@ -282,6 +285,8 @@ def test_a_wrong_value_is_a_fault_that_names_it_and_what_is_allowed(
         ("OKF_GATEWAY_PULL_WAIT", "3600", {"pull_wait_seconds": 3600.0}),
         ("OKF_GATEWAY_MAX_REQUESTS", "1", {"max_requests": 1}),
         ("OKF_GATEWAY_MAX_REQUESTS", "99999", {"max_requests": 99_999}),
+        ("OKF_GATEWAY_ANSWER_CACHE", "Off", {"keeps_answers": False}),
+        ("OKF_GATEWAY_ANSWER_CACHE", "on", {"keeps_answers": True}),
         ("OKF_GATEWAY_GIT_TIMEOUT", "0.1", {"git_timeout_seconds": 0.1}),
         ("OKF_GATEWAY_GIT_TIMEOUT", "86400", {"git_timeout_seconds": 86400.0}),
         (
