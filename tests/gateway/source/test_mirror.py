@@ -1146,3 +1146,43 @@ def test_a_token_that_is_too_long_to_hand_over_is_the_sources_fault_and_not_repe
     repository.publish()
     error = failure(new_mirror(repository, token=Secret("x" * 5_000)))
     assert str(error) == "the token of this host is longer than 4096 bytes"
+
+
+@pytest.mark.row("P4", "P5")
+def test_a_tree_whose_names_are_paths_is_refused_and_other_malformed_ones_are_taken(
+    repository: Repository, new_mirror: NewMirror
+) -> None:
+    """What changed since such a tree, or before it, can't be told."""
+    repository.write("a.md", "one")
+    good = repository.publish()
+    mirror = new_mirror(repository)
+    pull(mirror)
+    folder = bytes.fromhex(repository.git("rev-parse", "HEAD^{tree}"))
+    blob = bytes.fromhex(repository.git("rev-parse", "HEAD:a.md"))
+    file, twice = b"100644 a.md\0" + blob, b"0100644 a.md\0" + blob
+    for tree, is_taken in (
+        (file + b"40000 d/a.md\0" + folder, False),
+        (twice + twice, True),
+        (b"40000 .git\0" + folder + twice, True),
+    ):
+        commit = malformed(repository, tree)
+        if is_taken:
+            assert pull(mirror).commit == served(mirror) == commit
+        else:
+            assert "fullPathname" in " ".join(failure(mirror).said)
+            assert served(mirror) == good
+
+
+def malformed(repository: Repository, tree: bytes) -> str:
+    """Put a tree as git would never write it onto the branch, in a commit of a careless author."""
+
+    def write(kind: str, content: bytes) -> str:
+        arguments = ("hash-object", "-wt", kind, "--literally", "--stdin")
+        return run_git(*arguments, folder=repository.bare, stdin=content).decode().strip()
+
+    tree_id = write("tree", tree)
+    who = "nobody <> 01 +99999"
+    text = f"tree {tree_id}\nauthor {who}\ncommitter {who}\n\nMalformed\n".encode()
+    commit = write("commit", text)
+    run_git("update-ref", "refs/heads/main", commit, folder=repository.bare)
+    return commit
