@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from support.in_process import NORTH_TOKEN, running
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
+    from starlette.types import ASGIApp
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
@@ -48,7 +48,7 @@ class Edge:
         self._servers = servers
         self._loop = asyncio.new_event_loop()
         # These three are written by `_start` and `_end`.
-        self._app: Starlette | None = None
+        self._app: ASGIApp | None = None
         self._ends: asyncio.Event | None = None
         self._life: asyncio.Task[None] | None = None
         self._began = 0.0
@@ -116,14 +116,14 @@ class Edge:
         return Reply(starts[0]["status"], headers, whole)
 
     async def _start(self) -> None:
-        ready: asyncio.Future[Starlette] = self._loop.create_future()
+        ready: asyncio.Future[ASGIApp] = self._loop.create_future()
         self._ends = ends = asyncio.Event()
 
         async def live() -> None:
             try:
                 async with running(self._folder, self._servers) as gateway:
                     await gateway.wait_for_state("acme", "serving")
-                    ready.set_result(gateway.app)
+                    ready.set_result(gateway.entry)
                     await ends.wait()
             except BaseException as error:
                 if not ready.done():
