@@ -168,14 +168,17 @@ def to_text(node: yaml.Node) -> Text:
     return tuple(map(to_text, node.value))
 
 
-def frozen(value: object) -> Text:
-    """Return what `to_text` made, after it was written as JSON and read again."""
+def frozen(value: object, texts: dict[str, str]) -> Text:
+    """Return what `to_text` made, after it was written as JSON and read again.
+
+    Equal texts are one object, as an alias was: `texts` has those that were there before.
+    """
     if isinstance(value, str):
-        return value
+        return texts.setdefault(value, value)
     if isinstance(value, dict):
         pairs = cast("dict[str, object]", value).items()
-        return MappingProxyType({key: frozen(each) for key, each in pairs})
-    return tuple(map(frozen, cast("list[object]", value)))
+        return MappingProxyType({key: frozen(each, texts) for key, each in pairs})
+    return tuple([frozen(each, texts) for each in cast("list[object]", value)])
 
 
 def shared(value: SharedT) -> SharedT:

@@ -221,7 +221,7 @@ class Shelf:
         served again that was replaced: so it is the one that the answer is made of.
         """
         is_current = snapshot is self._snapshot() and snapshot is self._served()
-        if answer is not None and is_current and answer.size <= MAX_ANSWER_BYTES:
+        if answer and snapshot and is_current and answer.size <= MAX_ANSWER_BYTES:
             self._put(question, answer)
         if answered := self._asked.pop(question, None):
             answered.set()

@@ -19,6 +19,9 @@ from okf_mcp_server.resources import Listed, listed
 MAX_PAGES: Final = 32
 """Of how many pages, of all owners and versions, what the SDK wrote is kept: 0.5 KB a document."""
 
+MAX_PAGE_BYTES: Final = 2 * 1024 * 1024
+"""How long a page may be of which that is kept: a title may be long."""
+
 MIN_DOCUMENTS: Final = 50
 """A shorter page is written as a whole."""
 
@@ -93,7 +96,8 @@ class Page:
             part.body += message.get("body", b"")
             if not message.get("more_body", False):
                 page, body = part.make_whole()
-                self._listing.keep(part.key, page)
+                if len(body) <= MAX_PAGE_BYTES:
+                    self._listing.keep(part.key, page)
                 headers = [
                     (name, b"%d" % len(body) if name == _LENGTH else value)
                     for name, value in part.start["headers"]

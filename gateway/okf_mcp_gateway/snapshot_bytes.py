@@ -130,8 +130,9 @@ def _decode(raw: bytes, start: int) -> Snapshot:
     frame = _Frame(*json.loads(raw[start:end]))
     start, end = end, end + frame.table_bytes
     table = json.loads(raw[start:end])
+    texts: dict[str, str] = {}
     for number in frame.others_than_texts:
-        table[number] = None if table[number] is None else frozen(table[number])
+        table[number] = None if table[number] is None else frozen(table[number], texts)
     if not {*map(type, table)} <= _TABLE_TYPES:
         raise TypeError("a text is something else")
     start, end = end, end + frame.numbers * array(_NUMBER).itemsize

@@ -31,6 +31,9 @@ NAME: Final = "okf.snapshot"
 MAX_BYTES: Final = 256 * 1024 * 1024
 """How large one may be: more than that is neither written nor read."""
 
+MAX_EXPANDED_CHARACTERS: Final = 8 * 1024 * 1024
+"""How much lists and mappings of frontmatter may hold in it, each alias as all it stands for."""
+
 _FORMAT: Final = 1
 _DIGEST: Final = "sha256"
 """With a key: where the processor knows it, it takes half the time of blake2b."""
@@ -80,6 +83,8 @@ class SnapshotFile:
         One that is too large isn't kept. Raises `OSError`; the file is then as it was.
         """
         if snapshot.commit is None or _least_bytes(snapshot) > MAX_BYTES:
+            return
+        if _expanded_characters(snapshot) > MAX_EXPANDED_CHARACTERS:
             return
         header, body = self._header(snapshot.commit), encode(snapshot)
         if len(header) + _DIGEST_BYTES + len(body) > MAX_BYTES:
@@ -131,10 +136,14 @@ def _maker() -> tuple[str | int, ...]:
 
 
 def _least_bytes(snapshot: Snapshot) -> int:
-    """Return how much is certain to be written: a few aliases of YAML may stand for megabytes."""
+    return sum(document.size for document in snapshot.documents)
+
+
+def _expanded_characters(snapshot: Snapshot) -> int:
+    """Return how much text nested values hold: a few aliases of YAML may stand for megabytes."""
     pages = [document.page for document in (*snapshot.documents, *snapshot.shadowed)]
     nested = (value for page in pages for value in page.values if not isinstance(value, str))
-    return sum(page.size for page in pages) + sum(map(_characters, nested))
+    return sum(map(_characters, nested))
 
 
 def _characters(value: "Text | None") -> int:

@@ -403,4 +403,4 @@ def test_a_text_is_the_same_after_it_was_written_as_json() -> None:
     assert isinstance(text, Mapping)
     for value in text.values():
         written = json.dumps(value, default=dict)
-        assert frozen(json.loads(written)) == value
+        assert frozen(json.loads(written), {}) == value

@@ -231,7 +231,7 @@ def test_what_a_few_aliases_make_too_large_is_not_even_encoded(
         f"---\nexport: true\ntype: Note\na: &text {'x' * 1000}\nb: {{c: [{aliases}]}}\n---\nOne.\n"
     )
     snapshot = load_docs(MemoryTree({"a.md": bomb}), owner="acme", commit=COMMIT)
-    monkeypatch.setattr(snapshot_file, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(snapshot_file, "MAX_EXPANDED_CHARACTERS", 100_000)
     monkeypatch.setattr(snapshot_file, "encode", pytest.fail)
     SnapshotFile(CONFIG, KEY).write(tmp_path, snapshot)
     assert not [*tmp_path.iterdir()]
