@@ -1,6 +1,7 @@
 """How owners begin: what is on disk is served first, and only then are the sources asked (P1)."""
 
 import gc
+import logging
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -8,6 +9,8 @@ from typing import Final
 from anyio import create_task_group, move_on_after, to_thread
 
 from okf_mcp_gateway.owners import Owner, Restored
+
+log = logging.getLogger(__name__)
 
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 """How much of snapshot files one turn of a thread reads: a turn costs as much as a small file."""
@@ -22,8 +25,13 @@ async def run_owners(owners: Sequence[Owner]) -> None:
     Those that have a good snapshot file are served from it, without git and without a parse; then
     all look after themselves, in the order in which they are to have their turns.
     """
-    with move_on_after(PATIENCE_SECONDS), _no_collections():
-        await _serve_snapshots(owners)
+    try:
+        with move_on_after(PATIENCE_SECONDS), _no_collections():
+            await _serve_snapshots(owners)
+    except Exception:
+        log.exception(
+            "Snapshot files not read"
+        )  # they are a shortcut: each owner goes on by itself
     in_turn = owners
     with move_on_after(PATIENCE_SECONDS):
         in_turn = await to_thread.run_sync(_small_first, owners, abandon_on_cancel=True)
@@ -44,7 +52,7 @@ def _batches(owners: Sequence[Owner]) -> Sequence[Sequence[Owner]]:
     batches: list[list[Owner]] = []
     room = 0
     for size, owner in sorted(sizes, key=lambda each: each[0]):
-        if size > room:
+        if not batches or size > room:
             batches.append([])
             room = MAX_BATCH_BYTES
         room -= size

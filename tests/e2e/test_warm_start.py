@@ -87,11 +87,16 @@ def spoil_one(process: GatewayProcess) -> None:
     (process.cache / "b" / NAME).write_bytes(b"garbage")
 
 
+def empty_one(process: GatewayProcess) -> None:
+    (process.cache / "b" / NAME).write_bytes(b"")
+
+
 @pytest.mark.row("P1", "P4", "P5")
 @pytest.mark.parametrize(
     ("spoil", "parsed"),
     [
         pytest.param(spoil_one, {"a": 0, "b": 1, "c": 0}, id="garbage"),
+        pytest.param(empty_one, {"a": 0, "b": 1, "c": 0}, id="nothing"),
         pytest.param(change_the_token, dict.fromkeys(NAMES, 1), id="another token"),
     ],
 )
