@@ -192,13 +192,12 @@ class Shelf:
             self._hits += 1
         return answer
 
-    def is_asked(self, question: Question) -> bool:
-        """Whether the SDK is asked a question now, which is worth waiting for."""
-        return question in self._asked and self._ready() is not None
-
     async def wait_and_find(self, question: Question) -> Answer | None:
-        """Return what `find` will, once the SDK has answered; None if it isn't asked now."""
-        if not self.is_asked(question):
+        """Return what `find` will, once the SDK has answered somebody who asks the same now.
+
+        None at once if nobody does, or if a pull has to be waited for.
+        """
+        if question not in self._asked or self._ready() is None:
             return None
         answered = self._asked[question] = self._asked[question] or Event()
         await answered.wait()

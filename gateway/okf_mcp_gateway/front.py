@@ -84,7 +84,7 @@ class Front:
             message = await _read_on(message, receive)
         asked = read_question(named, message.get("body", b""))
         answer = shelf.find(asked[0]) if asked else None
-        if asked and answer is None and shelf.is_asked(asked[0]):
+        if asked and answer is None:
             answer = await shelf.wait_and_find(asked[0])
         if asked and answer:
             await _send(answer.reply(asked[1]), send)

@@ -49,7 +49,7 @@ def checksum_key(token: str) -> bytes:
 
 
 class SnapshotFile:
-    """The snapshot files of one owner: one in its copy, another in what is to replace it."""
+    """The snapshot file of one owner, in the folder of its copy."""
 
     def __init__(self, config: OwnerConfig, key: bytes) -> None:
         """`key` is that of the checksums."""

@@ -10,13 +10,13 @@ from anyio import create_task_group, move_on_after, to_thread
 
 from okf_mcp_gateway.owners import Owner, Restored
 
-log = logging.getLogger(__name__)
-
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 """How much of snapshot files one turn of a thread reads: a turn costs as much as a small file."""
 
 PATIENCE_SECONDS: Final = 5.0
 """How long all wait for the snapshot files of all, and for a look at what else is on disk."""
+
+log = logging.getLogger(__name__)
 
 
 async def run_owners(owners: Sequence[Owner]) -> None:
@@ -29,9 +29,8 @@ async def run_owners(owners: Sequence[Owner]) -> None:
         with move_on_after(PATIENCE_SECONDS), _no_collections():
             await _serve_snapshots(owners)
     except Exception:
-        log.exception(
-            "Snapshot files not read"
-        )  # they are a shortcut: each owner goes on by itself
+        # They are a shortcut: each owner goes on by itself.
+        log.exception("Snapshot files not read")
     in_turn = owners
     with move_on_after(PATIENCE_SECONDS):
         in_turn = await to_thread.run_sync(_small_first, owners, abandon_on_cancel=True)
